@@ -1,0 +1,1 @@
+"""The operations on arrays, one signature each, in interchangeable backends."""
