@@ -1,0 +1,116 @@
+"""The engine's settings: one frozen object, validated when it is made.
+
+Owns: every setting's name, unit, default, allowed values and one-line description; the command line and the reference
+documentation are generated from these fields. Must not know: what the settings lead to.
+
+Invariants:
+1. An `EngineConfig` that exists is valid in itself; what depends on the model is checked when the model is known.
+"""
+
+import re
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from octavo.errors import ConfigError
+
+DEFAULT_MODEL = "smollm2-135m"
+WEIGHT_FORMATS = ("auto", "fp32", "bf16", "int8", "int4")
+KV_DTYPES = ("fp32", "fp16", "bf16", "int8")
+BLOCK_SIZES = (16, 32, 64, 128)
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_bytes(value: int | str, *, name: str) -> int:
+    """Reads a number of bytes such as ``268435456``, ``"256MiB"`` or ``"1.5 GB"``.
+
+    Args:
+        value: the number, or a string of a number and a unit of B, kB, MB, GB, KiB, MiB or GiB.
+        name: the setting's name, for the message.
+
+    Raises:
+        ConfigError: the value is not of that form.
+    """
+    match = _SIZE.fullmatch(str(value))
+    if isinstance(value, bool) or match is None or match[2].lower() not in _UNITS:
+        raise ConfigError(f"{name}={value!r} is not a size in bytes", hint=f'write for example {name}="256MiB"')
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def _setting(default: Any, help_text: str, *, unit: str = "", choices: tuple = (), minimum: int | None = None) -> Any:
+    return field(default=default, metadata={"help": help_text, "unit": unit, "choices": choices, "minimum": minimum})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """All settings of one engine. Each field's metadata holds its description, unit and allowed values."""
+
+    model: str = _setting(DEFAULT_MODEL, "Alias, directory, .gguf file or hub id of the model.")
+    dtype: str = _setting("auto", "Format in which weights are held; auto keeps what the file holds.", choices=WEIGHT_FORMATS)
+    kv_dtype: str = _setting("bf16", "Format in which K and V are held.", choices=KV_DTYPES)
+    kv_memory: str | int = _setting("auto", 'Memory for KV blocks, e.g. "256MiB" or "64 blocks"; auto takes a share.', unit="bytes")
+    block_size: int = _setting(16, "Tokens per KV block.", unit="tokens", choices=BLOCK_SIZES)
+    max_model_len: int | None = _setting(
+        None, "Most tokens of one sequence, prompt and answer; the model's own limit if not given.", unit="tokens", minimum=1
+    )
+    max_num_seqs: int = _setting(256, "Most sequences that run at once.", unit="sequences", minimum=1)
+    max_num_batched_tokens: int = _setting(512, "Token budget: most tokens computed in one step.", unit="tokens", minimum=1)
+    num_threads: int | None = _setting(
+        None, "Threads that compute; every processor this process may use if not given.", unit="threads", minimum=1
+    )
+    enable_prefix_caching: bool = _setting(True, "Keep finished sequences' blocks and reuse them for equal prefixes.")
+    seed: int | None = _setting(None, "Seed of requests that bring none; a fresh one each if not given.", minimum=0)
+    chat_template: str | None = _setting(None, "File with a Jinja chat template to use instead of the model's own.")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            self._check(item.name, getattr(self, item.name), item.metadata, item.type)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens} is below max_num_seqs={self.max_num_seqs}",
+                hint="a step must have room for one token of each running sequence: lower max_num_seqs",
+            )
+        self.kv_memory_request()
+
+    @staticmethod
+    def _check(name: str, value: Any, metadata: Any, declared: Any) -> None:
+        choices, minimum = metadata["choices"], metadata["minimum"]
+        if choices and value not in choices:
+            raise ConfigError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")
+        if "bool" in str(declared) and not isinstance(value, bool):
+            raise ConfigError(f"{name}={value!r} is not true or false")
+        if minimum is None or (value is None and "None" in str(declared)):
+            return
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise ConfigError(f"{name}={value!r} is not a whole number of at least {minimum}")
+
+    def kv_memory_request(self) -> tuple[str, int]:
+        """Returns ("auto", 0), ("bytes", n) or ("blocks", n), as `kv_memory` asks.
+
+        Raises:
+            ConfigError: it is none of these, or zero.
+        """
+        if self.kv_memory == "auto":
+            return "auto", 0
+        blocks = re.fullmatch(r"\s*(\d+)\s*blocks?\s*", str(self.kv_memory))
+        kind, amount = ("blocks", int(blocks[1])) if blocks else ("bytes", parse_bytes(self.kv_memory, name="kv_memory"))
+        if amount == 0:
+            raise ConfigError(f"kv_memory={self.kv_memory!r} leaves no room for a single KV block")
+        return kind, amount
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> "EngineConfig":
+        """Makes a config from names and values, naming the closest setting when one is unknown.
+
+        Raises:
+            ConfigError: a name is unknown or a value not allowed.
+        """
+        known = {item.name: item.default for item in fields(cls) if item.default is not MISSING}
+        for name in settings:
+            if name not in known:
+                close = get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"the settings are {', '.join(known)}"
+                raise ConfigError(f"there is no setting {name!r}", hint=hint)
+        return cls(**settings)
