@@ -170,7 +170,12 @@ class Operations(Protocol):
 
         temperature 0 takes the highest logit, ties to the lowest id. Otherwise: divide by the temperature; keep the top_k
         highest (0 = all; ties to the lowest ids); soft-max; drop tokens below ``min_p`` times the highest probability; keep the
-        smallest set of the most probable tokens whose sum reaches ``top_p``; draw from what is left by inverting the cumulative sum.
+        smallest set of the most probable tokens whose share of what is left reaches ``top_p`` (ties to the lowest ids). With
+        ``u`` the draw, the result is the first token, in order of ids, at which the cumulative sum of what is left exceeds ``u``
+        times its total.
+
+        ``u = ((word1 << 32 | word0) >> 11) * 2**-53`` with word0 and word1 the first two words of Philox4x32-10, whose key is
+        (seed low, seed high) and whose counter is (position low, position high, choice low, choice high), in 32-bit words.
 
         Args:
             rows: int32 ``[n]``; a row may occur more than once.
