@@ -1,0 +1,268 @@
+"""Who runs this step: admission, the token budget, chunked prefill, preemption.
+
+Owns: the running and waiting sequences and the decision which tokens a step computes. Must not know: tensors, text, sampling, time.
+
+There is no prefill or decode phase. Each sequence wants the tokens that it has beyond those computed; a step hands out the token
+budget: the oldest running sequence first, then those that want one token, then the rest in order of service, then waiting ones.
+
+Invariants:
+1. A sequence that was accepted fits the pool alone, whatever its length up to ``max_tokens`` (checked at the door).
+2. The oldest running sequence is never preempted; so at least one sequence always advances.
+3. If sequences wait and none runs, the first of them is admitted.
+4. No sequence is admitted in a step in which a running one could not get its blocks.
+5. The order of service decides admission; the one exception is a sequence that waits for a prefix which a running sequence is
+   about to finish: those behind it may go first.
+"""
+
+from dataclasses import dataclass
+from itertools import count, islice
+
+from octavo.errors import CapacityError
+from octavo.memory.kv_manager import KVManager, PrefixMatch
+from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
+from octavo.scheduler.sequence import Sequence, SequenceStatus
+from octavo.scheduler.waiting_queue import WaitingQueue
+
+
+@dataclass(frozen=True)
+class SchedulerLimits:
+    """Bounds of a step.
+
+    Attributes:
+        max_num_seqs: most sequences that run at once.
+        max_num_batched_tokens: the token budget of one step.
+        watermark_blocks: free blocks kept back when admitting, so that running sequences can grow a little.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    watermark_blocks: int = 0
+
+
+class Scheduler:
+    """Decides step by step which tokens are computed."""
+
+    def __init__(self, kv: KVManager, limits: SchedulerLimits):
+        self.kv = kv
+        self.limits = limits
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []  # in order of arrival
+        self._arrivals = count()
+        self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
+        self._budget = 0
+        self._batch = ScheduledBatch()
+        self._started: list[Sequence] = []  # got a row since the last step began
+        self._was_denied = False
+
+    # ---- coming and going
+
+    def check_capacity(self, num_prompt_tokens: int, max_tokens: int, num_choices: int = 1) -> None:
+        """Refuses at the door what can never run.
+
+        Args:
+            max_tokens: most tokens of the sequence, prompt included.
+
+        Raises:
+            CapacityError: the pool or the number of sequences is too small even for this request alone.
+        """
+        if num_choices > self.limits.max_num_seqs:
+            raise CapacityError(
+                f"n={num_choices} choices are more than the {self.limits.max_num_seqs} sequences that may run at once",
+                hint=f"ask for fewer, or start with max_num_seqs={num_choices}",
+            )
+        step_tokens = self.limits.max_num_batched_tokens
+        needed = self.kv.blocks_needed(max_tokens, step_tokens)
+        if needed > self.kv.capacity:
+            fits = self.kv.max_tokens_alone(step_tokens)
+            raise CapacityError(
+                f"a prompt of {num_prompt_tokens} tokens and up to {max_tokens - num_prompt_tokens} more need {needed} KV blocks "
+                f"({max_tokens} tokens); the whole pool has {self.kv.capacity} ({fits} tokens)",
+                hint="raise kv_memory, or lower max_tokens",
+            )
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a new sequence that `check_capacity` let in."""
+        sequence.arrival = next(self._arrivals)
+        self.waiting.add(sequence)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Starts ``child``, which holds the parent's computed tokens, beside its running parent.
+
+        The parent was admitted with a seat for each of its choices, so a row is free.
+        """
+        assert parent.cache is not None and parent.num_choices > 1, "a fork needs a running parent with seats to give"
+        parent.num_choices -= 1
+        child.arrival = next(self._arrivals)
+        child.cache = self.kv.fork(parent.cache)
+        child.num_hit_tokens = parent.num_hit_tokens
+        child.num_peak_computed_tokens = parent.num_peak_computed_tokens
+        self._start(child)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Takes a sequence out for good, in whatever state it is; its blocks return to the pool."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self._release(sequence)
+        elif sequence.status is SequenceStatus.WAITING:
+            self.waiting.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+
+    @property
+    def has_work(self) -> bool:
+        """True while any sequence runs or waits."""
+        return bool(self.running) or len(self.waiting) > 0
+
+    # ---- one step
+
+    def schedule(self) -> ScheduledBatch:
+        """Hands out the token budget and returns what the step computes.
+
+        Side effects: takes KV blocks; may preempt, admit and start sequences.
+        """
+        self._batch = ScheduledBatch()
+        self._budget = self.limits.max_num_batched_tokens
+        self._was_denied = False
+        order = self._service_order()
+        num_decodes_left = sum(sequence.num_tokens - sequence.num_computed_tokens == 1 for sequence in order)
+        for sequence in order:
+            if sequence.status is not SequenceStatus.RUNNING:
+                continue
+            wanted = sequence.num_tokens - sequence.num_computed_tokens
+            num_decodes_left -= wanted == 1
+            self._schedule_running(sequence, min(wanted, self._budget - num_decodes_left))
+        if not self._was_denied:
+            self._admit()
+        self._batch.admitted, self._started = self._started, []
+        self._batch.block_copies = self.kv.drain_copies()
+        return self._batch
+
+    def update(self, batch: ScheduledBatch) -> None:
+        """Records that the batch was computed; call before appending the sampled tokens."""
+        for entry in batch.entries:
+            sequence = entry.sequence
+            assert sequence.cache is not None, f"sequence {sequence.sequence_id} lost its blocks during the step"
+            end = entry.start + entry.num_tokens
+            self.kv.commit(sequence.cache, sequence.token_ids, end)
+            peak = sequence.num_peak_computed_tokens
+            sequence.num_recomputed_tokens += max(0, min(peak, end) - entry.start)
+            sequence.num_peak_computed_tokens = max(peak, end)
+
+    def _service_order(self) -> list[Sequence]:
+        oldest, *others = self.running or [None]
+        decodes = [s for s in others if len(s.token_ids) - s.num_computed_tokens == 1]
+        prefills = [s for s in others if len(s.token_ids) - s.num_computed_tokens > 1]
+        prefills.sort(key=lambda sequence: sequence.rank)
+        return ([oldest] if oldest else []) + decodes + prefills
+
+    def _schedule_running(self, sequence: Sequence, num_tokens: int) -> None:
+        assert sequence.cache is not None, "a running sequence holds a cache"
+        if num_tokens <= 0:
+            return
+        while not self.kv.allocate(sequence.cache, sequence.num_computed_tokens + num_tokens):
+            victim = self._choose_victim(sequence)
+            if victim is None:
+                self._was_denied = True
+                return
+            self._preempt(victim)
+            if victim is sequence:
+                return
+        self._hand_out(sequence, num_tokens)
+
+    def _hand_out(self, sequence: Sequence, num_tokens: int) -> None:
+        start = sequence.num_computed_tokens
+        is_last_chunk = start + num_tokens == sequence.num_tokens
+        self._batch.entries.append(ScheduledSequence(sequence, start, num_tokens, is_last_chunk))
+        self._batch.num_tokens += num_tokens
+        self._budget -= num_tokens
+
+    # ---- preemption
+
+    def _choose_victim(self, claimant: Sequence) -> Sequence | None:
+        """Returns the cheapest running sequence that has no tokens in this step yet, the claimant itself as a last resort."""
+        taken = {id(entry.sequence) for entry in self._batch.entries}
+        candidates = [s for s in self.running[1:] if id(s) not in taken and s is not claimant]
+        if candidates:
+            return min(candidates, key=self._preemption_cost)
+        return claimant if claimant is not self.running[0] else None
+
+    @staticmethod
+    def _preemption_cost(sequence: Sequence) -> tuple[int, int, int, int]:
+        """Least important first; then the least often preempted, so that none is thrown out again and again; then what costs
+        the fewest tokens to compute again; then the youngest."""
+        return -sequence.priority, sequence.num_preemptions, sequence.num_computed_tokens, -sequence.arrival
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._release(sequence)
+        sequence.status = SequenceStatus.WAITING
+        sequence.num_preemptions += 1
+        self.waiting.add(sequence)
+        self._batch.preempted.append(sequence)
+        self._was_denied = True
+
+    def _release(self, sequence: Sequence) -> None:
+        assert sequence.cache is not None, "a running sequence holds a cache"
+        self.kv.free(sequence.cache, sequence.token_ids)
+        sequence.cache = None
+        self.running.remove(sequence)
+        self._free_rows.append(sequence.row)
+        sequence.row = -1
+        if sequence in self._started:
+            self._started.remove(sequence)
+
+    # ---- admission
+
+    def _admit(self) -> None:
+        seats = self.limits.max_num_seqs - sum(sequence.num_choices for sequence in self.running)
+        for sequence in list(islice(self.waiting, self.limits.max_num_seqs)):
+            if self._budget <= 0 or sequence.num_choices > seats:
+                return
+            match = self.kv.match(sequence.token_ids, sequence.namespace) if sequence.reads_cached_prefix else None
+            if match is not None and match.num_pending_tokens > 0:
+                continue
+            if not self._has_room(sequence, match):
+                return
+            # Copying a part of a block needs that block and one more at once: in a pool just large enough, go without the hit.
+            if not self._open(sequence, match) and (self.running or not self._open(sequence, None)):
+                return
+            seats -= sequence.num_choices
+
+    def _has_room(self, sequence: Sequence, match: PrefixMatch | None) -> bool:
+        """True when the blocks for all known tokens are there beside what running sequences still need for theirs.
+
+        Counting the whole prompt, not its first chunk, keeps a long one from being admitted only to be thrown out again.
+        """
+        if not self.running:
+            return True
+        step_tokens = self.limits.max_num_batched_tokens
+        needed = self.kv.blocks_needed(sequence.num_tokens + 1, step_tokens) - (match.num_held_blocks if match else 0)
+        promised = sum(self._outstanding_blocks(running) for running in self.running)
+        return needed + promised + self.limits.watermark_blocks <= self.kv.num_free_blocks
+
+    def _outstanding_blocks(self, sequence: Sequence) -> int:
+        if sequence.num_tokens - sequence.num_computed_tokens <= 1:
+            return 0
+        assert sequence.cache is not None, "a running sequence holds a cache"
+        needed = self.kv.blocks_needed(sequence.num_tokens + 1, self.limits.max_num_batched_tokens)
+        return max(0, needed - sequence.cache.num_blocks)
+
+    def _open(self, sequence: Sequence, match: PrefixMatch | None) -> bool:
+        cache = self.kv.open(sequence.token_ids, sequence.namespace, match)
+        if cache is None:
+            return False
+        num_tokens = min(sequence.num_tokens - cache.num_computed_tokens, self._budget)
+        if not self.kv.allocate(cache, cache.num_computed_tokens + num_tokens):
+            self.kv.free(cache, sequence.token_ids)
+            return False
+        self.waiting.remove(sequence)
+        sequence.cache = cache
+        if sequence.num_hit_tokens is None:
+            sequence.num_hit_tokens = cache.num_computed_tokens
+        self._start(sequence)
+        self._hand_out(sequence, num_tokens)
+        return True
+
+    def _start(self, sequence: Sequence) -> None:
+        sequence.status = SequenceStatus.RUNNING
+        sequence.row = self._free_rows.pop()
+        self.running.append(sequence)
+        self.running.sort(key=lambda running: running.arrival)
+        self._started.append(sequence)

@@ -1,0 +1,73 @@
+"""One token stream and where it stands.
+
+Owns: a sequence's token ids, its place in the order of service, and its hold on KV memory. Must not know: text, sampling, arrays.
+
+Invariants:
+1. ``cache`` is set exactly while the sequence is running.
+2. ``num_computed_tokens <= num_tokens``; the sequence wants ``num_tokens - num_computed_tokens`` more, whatever the reason.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from octavo.memory.kv_manager import SequenceCache
+
+
+class SequenceStatus(Enum):
+    """Where a sequence is: not yet or no longer holding blocks, holding blocks, or done."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(eq=False)
+class Sequence:
+    """The unit that the scheduler moves.
+
+    Attributes:
+        token_ids: prompt, then the tokens sampled so far.
+        max_tokens: most tokens that the sequence may ever have, prompt included.
+        priority: lower runs earlier.
+        namespace: sequences share KV only within equal namespaces.
+        num_choices: sequences that will fork from this one when its prompt is computed, itself included.
+        reads_cached_prefix: False when every prompt token must be computed (its logits are wanted).
+        arrival: the scheduler's running number; ties of priority go by it.
+        row: the sequence's row in the runner's arrays while it runs.
+        num_peak_computed_tokens: most tokens that were ever computed; what lies below it is recomputation.
+    """
+
+    sequence_id: int
+    token_ids: list[int]
+    max_tokens: int
+    priority: int = 0
+    namespace: Hashable = ()
+    num_choices: int = 1
+    reads_cached_prefix: bool = True
+    status: SequenceStatus = SequenceStatus.WAITING
+    arrival: int = -1
+    row: int = -1
+    cache: SequenceCache | None = field(default=None, repr=False)
+    num_preemptions: int = 0
+    num_peak_computed_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    num_hit_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens whose KV is in the cache now."""
+        return 0 if self.cache is None else self.cache.num_computed_tokens
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The order of service: priority, then arrival."""
+        return self.priority, self.arrival

@@ -1,0 +1,30 @@
+"""The sequences that wait, in order of service.
+
+Owns: the order. Must not know: why a sequence waits.
+"""
+
+from bisect import insort
+from collections.abc import Iterator
+
+from octavo.scheduler.sequence import Sequence
+
+
+class WaitingQueue:
+    """Sequences ordered by rank; a preempted one comes back to where it was."""
+
+    def __init__(self) -> None:
+        self._sequences: list[Sequence] = []
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._sequences)
+
+    def add(self, sequence: Sequence) -> None:
+        """Puts a sequence into its place."""
+        insort(self._sequences, sequence, key=lambda waiting: waiting.rank)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes a sequence out, wherever it is."""
+        self._sequences.remove(sequence)
