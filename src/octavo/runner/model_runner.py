@@ -1,0 +1,119 @@
+"""One step on the model: arrays, forward pass, logits of the rows that are asked for, sampling.
+
+Owns: the step's arrays, the decoder's buffers, the logits buffer and the order of events within a step. Must not know: requests,
+text, who runs next.
+
+Invariants:
+1. Blocks are copied before anything of the step is written.
+2. Logits exist for one slice of rows at a time: their buffer is bounded whatever the number of sequences or the vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from octavo.kernels.operations import Operations
+from octavo.models.decoder import DecoderBuffers
+from octavo.models.loader import LoadedModel
+from octavo.runner.batch_arrays import BatchArrays
+from octavo.runner.forward import Forward
+from octavo.runner.kv_storage import KVStorage
+from octavo.runner.sampler import SampledRow, SampledToken, Sampler, TokenLogprobs
+from octavo.runner.sampling_request import SamplingRequest
+from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
+from octavo.scheduler.sequence import Sequence
+
+LOGITS_BUFFER_BYTES = 32 * 2**20  # 170 rows at a vocabulary of 49,152; the head is then read once for all of them
+
+
+@dataclass
+class StepResult:
+    """What a step found out.
+
+    Attributes:
+        sampled: each sequence whose last known token was computed, with its new token (or first tokens of its choices).
+        prompt_logprobs: by sequence id, entries for the prompt positions that follow the step's tokens.
+    """
+
+    sampled: list[tuple[Sequence, list[SampledToken]]] = field(default_factory=list)
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+
+
+class ModelRunner:
+    """Computes scheduled batches with one model and one KV storage."""
+
+    def __init__(
+        self, operations: Operations, model: LoadedModel, kv: KVStorage, arrays: BatchArrays, buffers: DecoderBuffers, forward: Forward
+    ):
+        self._operations = operations
+        self._model = model
+        self._kv = kv
+        self._arrays = arrays
+        self._buffers = buffers
+        self._forward = forward
+        self._sampler = Sampler(operations)
+        vocab_size = model.spec.vocab_size
+        self._logits = np.empty((max(1, LOGITS_BUFFER_BYTES // (4 * vocab_size)), vocab_size), np.float32)
+
+    def execute(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest]) -> StepResult:
+        """Computes the batch.
+
+        Args:
+            requests: the sampling side of every sequence of the batch, by sequence id.
+
+        Side effects: writes KV, reads and writes the step's arrays.
+        """
+        if batch.block_copies:
+            self._operations.copy_blocks(self._kv.blocks, np.array(batch.block_copies, np.int64))
+        sizes = self._arrays.fill(batch)
+        self._forward.run(sizes)
+        result = StepResult()
+        self._sample(batch, requests, result)
+        self._score_prompts(batch, requests, result)
+        return result
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the step's arrays, the decoder's buffers and the logits."""
+        return self._arrays.num_bytes + self._buffers.num_bytes + self._logits.nbytes
+
+    def _sample(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest], result: StepResult) -> None:
+        last_rows = self._arrays.step.cu_seqlens_q[1 : len(batch.entries) + 1] - 1
+        ready = [index for index, entry in enumerate(batch.entries) if entry.is_last_chunk]
+        for begin in range(0, len(ready), len(self._logits)):
+            indices = ready[begin : begin + len(self._logits)]
+            sequences = [batch.entries[index].sequence for index in indices]
+            logits = self._compute_logits(last_rows[indices])
+            rows = [SampledRow(requests[s.sequence_id], s.token_ids, s.num_choices) for s in sequences]
+            result.sampled += zip(sequences, self._sampler.sample(logits, rows), strict=True)
+
+    def _compute_logits(self, rows: np.ndarray) -> np.ndarray:
+        spec, weights = self._model.spec, self._model.weights
+        logits = self._logits[: len(rows)]
+        self._operations.logits(
+            self._buffers.hidden, rows, weights.final_norm, weights.head, logits, eps=spec.norm_eps, soft_cap=spec.final_soft_cap
+        )
+        return logits
+
+    # ---- prompt log-probabilities
+
+    def _score_prompts(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest], result: StepResult) -> None:
+        for entry, first_row in zip(batch.entries, self._arrays.step.cu_seqlens_q.tolist(), strict=False):
+            request = requests[entry.sequence.sequence_id]
+            if request.params.prompt_logprobs is not None:
+                result.prompt_logprobs[entry.sequence.sequence_id] = self._score_prompt(entry, request, first_row)
+
+    def _score_prompt(self, entry: ScheduledSequence, request: SamplingRequest, first_row: int) -> list[TokenLogprobs]:
+        """Scores the prompt tokens that follow the entry's tokens and were not scored before a preemption."""
+        num_top = request.params.prompt_logprobs or 0
+        first = max(entry.start, request.num_prompt_logprobs)
+        end = min(entry.start + entry.num_tokens, request.num_prompt_tokens - 1)
+        scored: list[TokenLogprobs] = []
+        for begin in range(first, end, len(self._logits)):
+            positions = np.arange(begin, min(begin + len(self._logits), end), dtype=np.int32)
+            logits = self._compute_logits(positions + np.int32(first_row - entry.start))
+            following = np.array(entry.sequence.token_ids[begin + 1 : begin + 1 + len(positions)], np.int32)
+            scored += self._sampler.logprobs(logits, np.arange(len(positions), dtype=np.int32), following, num_top)
+        request.num_prompt_logprobs = max(request.num_prompt_logprobs, end)
+        return scored

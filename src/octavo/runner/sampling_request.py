@@ -1,0 +1,93 @@
+"""What the sampler must know of one sequence, and how its history changes its logits.
+
+Owns: penalties, biases and bans of one sequence, kept up to date token by token. Must not know: arrays of the step, other sequences.
+
+Invariants:
+1. What it says depends on the sequence's token ids, its parameters and its choice index alone: not on how often the sequence was
+   preempted, nor on its neighbours.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from octavo.sampling_params import SamplingParams
+
+
+@dataclass(eq=False)
+class SamplingRequest:
+    """The sampling side of one sequence.
+
+    Attributes:
+        seed: the request's seed; all its choices share it.
+        choice_index: which of the request's choices this is.
+        num_prompt_tokens: tokens of ``token_ids`` that are prompt.
+        end_token_ids: the model's end tokens, or none when the request ignores them.
+        bad_words: token runs that must not appear in the answer.
+        is_plain: the logits are sampled as they are, now and later.
+        sampling_parameters: what the draw is given: temperature, top_k, top_p, min_p.
+        token_bitmask: int32 ``[ceil(vocab / 32)]`` of the tokens that may be chosen; None: all.
+    """
+
+    params: SamplingParams
+    seed: int
+    choice_index: int
+    num_prompt_tokens: int
+    end_token_ids: frozenset[int] = frozenset()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    token_bitmask: np.ndarray | None = None
+    num_prompt_logprobs: int = 0  # how many prompt positions were reported already
+    _output_counts: Counter[int] = field(default_factory=Counter)
+    _prompt_tokens: frozenset[int] | None = None
+
+    def __post_init__(self) -> None:
+        params = self.params
+        self.is_plain = not (params.has_penalties or params.logit_bias or self.bad_words or params.min_tokens)
+        temperature = 0.0 if params.is_greedy else params.temperature
+        self.sampling_parameters = (temperature, float(max(params.top_k, 0)), params.top_p, params.min_p)
+
+    def adjustments(self, token_ids: list[int]) -> dict[int, tuple[float, float]]:
+        """Returns, for each token whose logit changes, (repetition divisor, addend); an addend of −inf is a ban.
+
+        Args:
+            token_ids: the sequence's tokens, prompt and answer.
+        """
+        changes: dict[int, tuple[float, float]] = {}
+        if self.params.has_penalties:
+            self._add_penalties(token_ids, changes)
+        for token, bias in self.params.logit_bias.items():
+            divisor, addend = changes.get(token, (1.0, 0.0))
+            changes[token] = (divisor, addend + bias)
+        for token in self._banned_tokens(token_ids):
+            changes[token] = (1.0, -math.inf)
+        return changes
+
+    def _add_penalties(self, token_ids: list[int], changes: dict[int, tuple[float, float]]) -> None:
+        params = self.params
+        num_counted = self.num_prompt_tokens + self._output_counts.total()
+        self._output_counts.update(token_ids[num_counted:])
+        if params.repetition_penalty != 1.0:
+            if self._prompt_tokens is None:
+                self._prompt_tokens = frozenset(token_ids[: self.num_prompt_tokens])
+            changes.update(dict.fromkeys(self._prompt_tokens, (params.repetition_penalty, 0.0)))
+        for token, count in self._output_counts.items():
+            changes[token] = (params.repetition_penalty, -params.presence_penalty - params.frequency_penalty * count)
+
+    def _banned_tokens(self, token_ids: list[int]) -> set[int]:
+        num_output = len(token_ids) - self.num_prompt_tokens
+        banned: set[int] = set()
+        if num_output < self.params.min_tokens:
+            banned.update(self.end_token_ids, self.params.stop_token_ids)
+        for *head, last in self.bad_words:
+            if len(head) <= num_output and token_ids[len(token_ids) - len(head) :] == head:
+                banned.add(last)
+        return banned
+
+
+def bitmask_of(token_ids: tuple[int, ...], vocab_size: int) -> np.ndarray:
+    """Returns the int32 bitmask ``[ceil(vocab_size / 32)]`` whose set bits are ``token_ids``."""
+    bits = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
+    bits[list(token_ids)] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)
