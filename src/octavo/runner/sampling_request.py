@@ -9,7 +9,7 @@ Invariants:
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -47,6 +47,10 @@ class SamplingRequest:
         self.is_plain = not (params.has_penalties or params.logit_bias or self.bad_words or params.min_tokens)
         temperature = 0.0 if params.is_greedy else params.temperature
         self.sampling_parameters = (temperature, float(max(params.top_k, 0)), params.top_p, params.min_p)
+
+    def for_choice(self, choice_index: int) -> "SamplingRequest":
+        """Returns the same request for another of its choices, with a history of its own."""
+        return replace(self, choice_index=choice_index, _output_counts=Counter())
 
     def adjustments(self, token_ids: list[int]) -> dict[int, tuple[float, float]]:
         """Returns, for each token whose logit changes, (repetition divisor, addend); an addend of −inf is a ban.

@@ -1,0 +1,233 @@
+"""The loop: schedule, run, update.
+
+Owns: the requests in flight and the step that moves them. Must not know: HTTP, threads, files.
+
+Invariants:
+1. Between steps every running sequence belongs to a request in `_requests`, and every request has at least one choice.
+2. A request leaves `_requests` in the step in which its last choice ends, or when it is aborted; its blocks go back then.
+3. A request that `add_request` refuses leaves nothing behind.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence as SequenceOf
+from random import Random
+
+from octavo.engine.request import Choice, PromptInput, Request, describe_logprobs
+from octavo.engine.stats import EngineStats, StatsCollector
+from octavo.engine.validation import RequestChecker
+from octavo.errors import RequestError
+from octavo.models.tokenizer import Tokenizer
+from octavo.outputs import OutputDelta, RequestMetrics, RequestOutput
+from octavo.runner.model_runner import ModelRunner, StepResult
+from octavo.runner.sampler import SampledToken, TokenLogprobs
+from octavo.runner.sampling_request import SamplingRequest, bitmask_of
+from octavo.sampling_params import SamplingParams
+from octavo.scheduler.batch import ScheduledBatch
+from octavo.scheduler.scheduler import Scheduler
+from octavo.scheduler.sequence import Sequence
+
+
+class Engine:
+    """Serves requests with one model. Not safe to call from two threads at once."""
+
+    def __init__(
+        self, *, scheduler: Scheduler, runner: ModelRunner, tokenizer: Tokenizer, checker: RequestChecker, seed: int | None = None
+    ):
+        self.tokenizer = tokenizer
+        self._scheduler = scheduler
+        self._runner = runner
+        self._checker = checker
+        self._requests: dict[str, Request] = {}
+        self._choices: dict[int, Choice] = {}  # by sequence id, running or waiting
+        self._samplings: dict[int, SamplingRequest] = {}  # the same
+        self._finished: dict[str, RequestOutput] = {}
+        self._seeds = Random(seed) if seed is not None else secrets.SystemRandom()
+        self._num_requests = 0
+        self._num_sequences = 0
+        self._stats = StatsCollector()
+
+    # ---- requests
+
+    def add_request(
+        self,
+        prompt: str | SequenceOf[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        is_rendered: bool = False,
+    ) -> str:
+        """Queues a request.
+
+        Args:
+            prompt: text, or token ids.
+            request_id: the caller's name for it; must not be in flight already.
+            priority: lower runs earlier.
+            cache_salt: KV is shared only among requests of equal salt.
+            is_rendered: the text comes from a chat template: its control tokens count as such and none are added.
+
+        Returns:
+            the request's id.
+
+        Raises:
+            RequestError: a field cannot be honoured.
+            CapacityError: it can never fit.
+        """
+        request_id = request_id or f"request-{self._num_requests}"
+        if request_id in self._requests or request_id in self._finished:
+            raise RequestError(f"request_id={request_id!r} is in use", field="request_id")
+        prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
+        max_tokens = self._checker.max_total_tokens(prompt_input, params, self._scheduler)
+        sampling = self._make_sampling(prompt_input, params)
+        request = Request(
+            request_id, prompt_input, params, RequestMetrics(time.monotonic()), priority, (("salt", cache_salt),) if cache_salt else ()
+        )
+        if params.prompt_logprobs is not None:
+            request.prompt_logprobs = [None]
+        sequence = self._make_sequence(request, max_tokens, num_choices=params.n)
+        self._track(request, sequence, sampling)
+        self._requests[request_id] = request
+        self._num_requests += 1
+        self._scheduler.add(sequence)
+        return request_id
+
+    def abort(self, request_id: str) -> RequestOutput | None:
+        """Ends a request wherever it is and returns what it has; None if it is not in flight. Its blocks are free at once."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return None
+        for choice in request.choices:
+            if choice.output.finish_reason is None:
+                choice.abort()
+                self._drop(choice)
+        self._stats.count_finished(request)
+        return request.output()
+
+    def take(self, request_id: str) -> RequestOutput:
+        """Returns and forgets a finished request's result."""
+        return self._finished.pop(request_id)
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        """True while a step would do something."""
+        return bool(self._requests)
+
+    # ---- one step
+
+    def step(self) -> list[OutputDelta]:
+        """Computes one step and returns what it added to the answers."""
+        started = time.perf_counter()
+        batch = self._scheduler.schedule()
+        if not batch.entries:
+            return []
+        scheduled = time.perf_counter()
+        result = self._runner.execute(batch, self._samplings)
+        executed = time.perf_counter()
+        self._scheduler.update(batch)
+        deltas = self._update(batch, result)
+        self._stats.count_step(batch, scheduled - started, executed - scheduled, time.perf_counter() - executed)
+        return deltas
+
+    def stats(self) -> EngineStats:
+        """Returns the counters and gauges of this moment."""
+        return self._stats.snapshot(self._scheduler, self._runner)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets every cached prefix; False while running sequences still share some."""
+        return self._scheduler.kv.reset_prefix_cache()
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError if the books do not balance (for tests)."""
+        self._scheduler.kv.check_invariants()
+        assert set(self._choices) == set(self._samplings), "choices and samplings name different sequences"
+        held = {sequence.sequence_id for sequence in self._scheduler.running} | {s.sequence_id for s in self._scheduler.waiting}
+        assert held == set(self._choices), "scheduler and engine hold different sequences"
+
+    # ---- inside a step
+
+    def _update(self, batch: ScheduledBatch, result: StepResult) -> list[OutputDelta]:
+        now = time.monotonic()
+        self._note_admissions(batch, now)
+        for sequence_id, scored in result.prompt_logprobs.items():
+            self._add_prompt_logprobs(self._choices[sequence_id].request, scored)
+        deltas: list[OutputDelta] = []
+        for sequence, tokens in result.sampled:
+            choice = self._choices[sequence.sequence_id]
+            choices = [choice, *self._fork(choice, len(tokens))] if len(tokens) > 1 else [choice]
+            for choice, token in zip(choices, tokens, strict=True):
+                deltas.append(self._append(choice, token, now))
+        return deltas
+
+    def _note_admissions(self, batch: ScheduledBatch, now: float) -> None:
+        for sequence in batch.admitted:
+            metrics = self._choices[sequence.sequence_id].request.metrics
+            if metrics.first_scheduled_time is None:
+                metrics.first_scheduled_time = now
+
+    def _add_prompt_logprobs(self, request: Request, scored: list[TokenLogprobs]) -> None:
+        assert request.prompt_logprobs is not None, "prompt logprobs arrived that nobody asked for"
+        request.prompt_logprobs += [describe_logprobs(entry, self.tokenizer) for entry in scored]
+
+    def _fork(self, lead: Choice, num_choices: int) -> list[Choice]:
+        """Starts the other choices of a request whose prompt was just computed."""
+        children = []
+        for index in range(1, num_choices):
+            child = self._make_sequence(lead.request, lead.sequence.max_tokens, num_choices=1)
+            self._scheduler.fork(lead.sequence, child)
+            children.append(self._track(lead.request, child, lead.sampling.for_choice(index)))
+        return children
+
+    def _append(self, choice: Choice, token: SampledToken, now: float) -> OutputDelta:
+        request = choice.request
+        delta = choice.append(token)
+        if request.metrics.first_token_time is None:
+            request.metrics.first_token_time = now
+        if delta.finish_reason is not None:
+            self._drop(choice)
+            if request.is_finished:
+                request.metrics.finished_time = now
+                del self._requests[request.request_id]
+                self._finished[request.request_id] = request.output()
+                self._stats.count_finished(request)
+        return delta
+
+    def _drop(self, choice: Choice) -> None:
+        self._scheduler.finish(choice.sequence)
+        del self._choices[choice.sequence.sequence_id]
+        del self._samplings[choice.sequence.sequence_id]
+
+    # ---- making things
+
+    def _make_sampling(self, prompt: PromptInput, params: SamplingParams) -> SamplingRequest:
+        sampling = SamplingRequest(
+            params=params,
+            seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
+            choice_index=0,
+            num_prompt_tokens=len(prompt.token_ids),
+            end_token_ids=frozenset() if params.ignore_eos else self._checker.end_token_ids,
+            bad_words=self._checker.bad_words(params),
+        )
+        if params.allowed_token_ids is not None:
+            sampling.token_bitmask = bitmask_of(params.allowed_token_ids, self._checker.vocab_size)
+        return sampling
+
+    def _make_sequence(self, request: Request, max_tokens: int, *, num_choices: int) -> Sequence:
+        self._num_sequences += 1
+        return Sequence(
+            sequence_id=self._num_sequences,
+            token_ids=list(request.prompt.token_ids),
+            max_tokens=max_tokens,
+            priority=request.priority,
+            namespace=request.namespace,
+            num_choices=num_choices,
+            reads_cached_prefix=request.params.prompt_logprobs is None,
+        )
+
+    def _track(self, request: Request, sequence: Sequence, sampling: SamplingRequest) -> Choice:
+        choice = Choice(request, sequence, sampling, self.tokenizer)
+        request.choices.append(choice)
+        self._choices[sequence.sequence_id] = choice
+        self._samplings[sequence.sequence_id] = sampling
+        return choice

@@ -1,0 +1,105 @@
+"""What a request may ask of this model in this engine.
+
+Owns: the checks at the door that need the model, its tokenizer or the pool. Must not know: requests in flight.
+
+Invariants:
+1. Whatever passes can be served to its end; whatever does not is refused with the field, the value and what is allowed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo.engine.request import PromptInput
+from octavo.errors import RequestError
+from octavo.models.tokenizer import Tokenizer
+from octavo.sampling_params import SamplingParams
+from octavo.scheduler.scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class RequestChecker:
+    """Checks requests against one model.
+
+    Attributes:
+        vocab_size: rows of the embedding; token ids below it are accepted.
+        max_model_len: most tokens of one sequence, prompt and answer.
+        end_token_ids: tokens that end an answer by themselves.
+    """
+
+    tokenizer: Tokenizer
+    vocab_size: int
+    max_model_len: int
+    end_token_ids: frozenset[int]
+
+    def prompt(self, prompt: str | Sequence[int], *, is_rendered: bool) -> PromptInput:
+        """Returns the prompt's token ids.
+
+        Raises:
+            RequestError: it is empty, not text, or has a token id that the model lacks.
+        """
+        if isinstance(prompt, str):
+            if any("\ud800" <= character <= "\udfff" for character in prompt):
+                raise RequestError("prompt holds half of a surrogate pair, which is no character", field="prompt")
+            token_ids = self.tokenizer.encode(prompt, add_special_tokens=not is_rendered, parse_special=is_rendered)
+            text: str | None = prompt
+        else:
+            token_ids, text = list(prompt), None
+            for token in token_ids:
+                if type(token) is not int or not 0 <= token < self.vocab_size:
+                    raise RequestError(f"prompt has {token!r}; token ids are 0 to {self.vocab_size - 1}", field="prompt")
+        if not token_ids:
+            raise RequestError("prompt has no tokens", field="prompt", hint="give at least one token to continue from")
+        return PromptInput(text, token_ids)
+
+    def max_total_tokens(self, prompt: PromptInput, params: SamplingParams, scheduler: Scheduler) -> int:
+        """Returns the most tokens that the sequence may have, prompt included.
+
+        Raises:
+            RequestError: prompt and answer are longer than the model's limit, or a field names a token that does not exist.
+            CapacityError: they can never fit the KV pool.
+        """
+        params.check_vocabulary(self.vocab_size)
+        self._check_choosable(params)
+        num_prompt = len(prompt.token_ids)
+        wanted = params.max_tokens or max(params.min_tokens, 1)
+        if num_prompt + wanted > self.max_model_len:
+            raise RequestError(
+                f"the prompt's {num_prompt} tokens and max_tokens={wanted} are together more than max_model_len={self.max_model_len}",
+                field="prompt" if num_prompt >= self.max_model_len else "max_tokens",
+                hint="shorten the prompt, lower max_tokens, or start with a larger max_model_len",
+            )
+        if params.max_tokens is None:
+            fits = scheduler.kv.max_tokens_alone(scheduler.limits.max_num_batched_tokens)
+            total = max(num_prompt + wanted, min(self.max_model_len, fits))
+        else:
+            total = num_prompt + params.max_tokens
+        scheduler.check_capacity(num_prompt, total, params.n)
+        return total
+
+    def bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Returns the token runs of the request's bad words, each as it stands and after a space.
+
+        Raises:
+            RequestError: one of them has no tokens.
+        """
+        runs: dict[tuple[int, ...], None] = {}
+        for word in params.bad_words:
+            for text in (word, " " + word.lstrip()):
+                run = tuple(self.tokenizer.encode(text, add_special_tokens=False))
+                if not run:
+                    raise RequestError(f"bad_words has {word!r}, which has no tokens", field="bad_words")
+                runs[run] = None
+        return tuple(runs)
+
+    def _check_choosable(self, params: SamplingParams) -> None:
+        """Refuses a request whose first token would have nothing to choose from."""
+        if params.allowed_token_ids is None:
+            return
+        banned = {run[0] for run in self.bad_words(params) if len(run) == 1}
+        if params.min_tokens:
+            banned |= set(params.stop_token_ids) | (set() if params.ignore_eos else self.end_token_ids)
+        if set(params.allowed_token_ids) <= banned:
+            raise RequestError(
+                f"allowed_token_ids={list(params.allowed_token_ids)} are all banned by bad_words or min_tokens",
+                field="allowed_token_ids",
+            )
