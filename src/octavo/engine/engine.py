@@ -110,8 +110,13 @@ class Engine:
         return self._finished.pop(request_id)
 
     @property
+    def num_unfinished_requests(self) -> int:
+        """Requests in flight: waiting, running or preempted."""
+        return len(self._requests)
+
+    @property
     def has_unfinished_requests(self) -> bool:
-        """True while a step would do something."""
+        """True while any request is in flight."""
         return bool(self._requests)
 
     # ---- one step

@@ -1,0 +1,172 @@
+"""The offline interface: `LLM`.
+
+Owns: turning lists of prompts into requests and results back into lists, in order. Must not know: scheduling, memory, kernels.
+
+Invariants:
+1. Results come in the order of the prompts, whatever order they finished in.
+2. If one prompt of a call is refused, none of the call's requests stays in the engine.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from octavo.config import DEFAULT_MODEL, EngineConfig
+from octavo.engine.loading import load_engine
+from octavo.engine.stats import EngineStats
+from octavo.errors import RequestError
+from octavo.outputs import RequestOutput
+from octavo.sampling_params import SamplingParams
+
+PromptLike = str | Sequence[int] | Mapping[str, Any]
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """A model, loaded and ready.
+
+    Args:
+        model: alias, directory, .gguf file or hub id.
+        settings: any field of `EngineConfig`.
+
+    Raises:
+        ConfigError: a setting is unknown or has a value that it cannot have.
+        CheckpointError, UnsupportedModelError: the model's files are damaged, or ask for what the engine lacks.
+        CapacityError: the memory asked for holds no KV block.
+    """
+
+    def __init__(self, model: str = DEFAULT_MODEL, **settings: Any):
+        self.config = EngineConfig.from_settings({"model": model, **settings})
+        self.engine = load_engine(self.config)
+        self.tokenizer = self.engine.tokenizer
+
+    def generate(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Continues each prompt.
+
+        Args:
+            prompts: a text, a list of token ids, a map with ``prompt`` or ``prompt_token_ids`` (and optionally ``cache_salt`` and
+                ``priority``), or a list of these.
+            sampling_params: one for all prompts, or one for each.
+            on_progress: called after each step with (requests finished, requests in all).
+
+        Raises:
+            RequestError, CapacityError: a prompt is refused; no other of the call runs on.
+        """
+        listed = [prompts] if _is_single(prompts) else list(prompts)
+        return self._run([_read_prompt(prompt) for prompt in listed], sampling_params, on_progress)
+
+    def chat(
+        self,
+        conversations: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        template_arguments: Mapping[str, Any] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or each of a list of them.
+
+        Args:
+            conversations: messages ``{"role": …, "content": …}``, or a list of such lists.
+            template_arguments: further variables for the chat template.
+        """
+        listed = [conversations] if conversations and isinstance(conversations[0], Mapping) else list(conversations)
+        rendered = [
+            {"prompt": self.render_chat(messages, template_arguments=template_arguments), "is_rendered": True} for messages in listed
+        ]
+        return self._run(rendered, sampling_params, on_progress)
+
+    def render_chat(self, messages: Sequence[Message], *, template_arguments: Mapping[str, Any] | None = None) -> str:
+        """Returns the prompt that the model's chat template makes of ``messages``."""
+        return self.engine.chat_template.render(messages, add_generation_prompt=True, arguments=template_arguments or {})
+
+    def stream(self, prompt: PromptLike | Sequence[Message], sampling_params: SamplingParams | None = None) -> Iterator[str]:
+        """Yields the answer's text piece by piece.
+
+        Args:
+            prompt: as in `generate`, or the messages of one conversation.
+
+        Abandoning the iterator aborts the request.
+        """
+        if _is_conversation(prompt):
+            fields = {"prompt": self.render_chat(prompt), "is_rendered": True}
+        else:
+            fields = _read_prompt(prompt)
+        params = sampling_params or self.engine.default_params()
+        if params.n != 1:
+            raise RequestError(f"n={params.n} choices cannot be streamed as one text", field="n")
+        request_id = self._add(fields, params)
+        try:
+            while self.engine.has_unfinished_requests:
+                for delta in self.engine.step():
+                    if delta.request_id == request_id and delta.text:
+                        yield delta.text
+            self.engine.take(request_id)
+        finally:
+            self.engine.abort(request_id)
+
+    def stats(self) -> EngineStats:
+        """Returns the engine's counters and gauges: blocks, hits, preemptions, bytes."""
+        return self.engine.stats()
+
+    def _run(
+        self,
+        prompts: list[dict[str, Any]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> list[RequestOutput]:
+        params = self._params_for(len(prompts), sampling_params)
+        request_ids: list[str] = []
+        try:
+            for prompt, its_params in zip(prompts, params, strict=True):
+                request_ids.append(self._add(prompt, its_params))
+            self._finish_all(len(request_ids), on_progress)
+        except BaseException:
+            for request_id in request_ids:
+                self.engine.abort(request_id)
+            raise
+        return [self.engine.take(request_id) for request_id in request_ids]
+
+    def _finish_all(self, num_requests: int, on_progress: Callable[[int, int], None] | None) -> None:
+        while self.engine.has_unfinished_requests:
+            self.engine.step()
+            if on_progress is not None:
+                on_progress(num_requests - self.engine.num_unfinished_requests, num_requests)
+
+    def _params_for(
+        self, num_prompts: int, sampling_params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> Sequence[SamplingParams]:
+        if sampling_params is None or isinstance(sampling_params, SamplingParams):
+            return [sampling_params or self.engine.default_params()] * num_prompts
+        if len(sampling_params) != num_prompts:
+            raise RequestError(f"there are {len(sampling_params)} sampling_params for {num_prompts} prompts", field="sampling_params")
+        return sampling_params
+
+    def _add(self, prompt: dict[str, Any], params: SamplingParams) -> str:
+        return self.engine.add_request(params=params, **prompt)
+
+
+def _is_single(prompts: Any) -> bool:
+    return isinstance(prompts, str | Mapping) or (len(prompts) > 0 and isinstance(prompts[0], int))
+
+
+def _is_conversation(prompt: Any) -> bool:
+    return not isinstance(prompt, str | Mapping) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def _read_prompt(prompt: PromptLike) -> dict[str, Any]:
+    """Returns the fields of one prompt under the names of `Engine.add_request`."""
+    if not isinstance(prompt, Mapping):
+        return {"prompt": prompt}
+    fields = dict(prompt)
+    texts = [fields.pop(name) for name in ("prompt", "prompt_token_ids") if name in fields]
+    unknown = set(fields) - {"cache_salt", "priority"}
+    if len(texts) != 1 or unknown:
+        raise RequestError(
+            f"a prompt has the fields {sorted(prompt)}; it takes prompt or prompt_token_ids, and cache_salt, priority", field="prompt"
+        )
+    return {"prompt": texts[0], **fields}
