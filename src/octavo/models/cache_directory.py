@@ -3,6 +3,7 @@
 Owns: the location and the atomic write. Must not know: what is kept there.
 """
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -34,8 +35,6 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Holds an exclusive lock between processes; the lock file stays behind, empty."""
-    import fcntl
-
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

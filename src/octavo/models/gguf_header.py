@@ -232,9 +232,8 @@ def _place_tensors(reader: _Reader, entries: list, alignment: MetadataValue) -> 
 def _measure(reader: _Reader, name: str, shape: tuple[int, ...], type_number: int) -> tuple[str, int]:
     """Returns a tensor's encoding and its length in bytes."""
     if type_number not in TENSOR_TYPES:
-        raise reader.error(
-            f"tensor {name!r} has type {_type_name(type_number)}; supported: {', '.join(t[0].upper() for t in TENSOR_TYPES.values())}"
-        )
+        supported = ", ".join(encoding.upper() for encoding, _, _ in TENSOR_TYPES.values())
+        raise reader.error(f"tensor {name!r} has type {_type_name(type_number)}; supported: {supported}")
     encoding, group_size, group_bytes = TENSOR_TYPES[type_number]
     if 0 in shape or shape[-1] % group_size:
         raise reader.error(f"tensor {name!r} of type {encoding.upper()} has shape {shape}; rows must be multiples of {group_size}")

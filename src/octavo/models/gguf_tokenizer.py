@@ -13,6 +13,7 @@ Invariants:
 
 import contextlib
 import hashlib
+import itertools
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -218,10 +219,9 @@ def _merge_ranks(pieces: list[str], vocabulary: _Vocabulary) -> dict[str, int]:
     Runs of spaces are user-defined tokens in some files, with scores that say nothing; they come first, in file order. Other
     user-defined tokens are cut out of the text before merging.
     """
-    types, scores = vocabulary.types, vocabulary.scores()
+    scores = vocabulary.scores()
     normal = vocabulary.ids_of_type(TokenType.NORMAL)
     runs = [i for i in vocabulary.ids_of_type(TokenType.USER_DEFINED) if not pieces[i].strip(SPACE_MARK)]
-    assert len(types) == len(scores)
     order = runs + sorted(normal, key=lambda token_id: -scores[token_id])
     return {pieces[token_id]: rank for rank, token_id in enumerate(order)}
 
@@ -255,7 +255,7 @@ def _last_two_parts(piece: str, ranks: dict[str, int]) -> list[str]:
         raise CheckpointError(f"a vocabulary entry has {len(piece)} characters, at most {MAX_PIECE_CHARS} are allowed")
     parts, never = list(piece), len(ranks)
     while len(parts) > 2:
-        joined_ranks = [ranks.get(left + right, never) for left, right in zip(parts, parts[1:], strict=False)]
+        joined_ranks = [ranks.get(left + right, never) for left, right in itertools.pairwise(parts)]
         best = min(joined_ranks)
         if best == never:
             break
