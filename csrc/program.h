@@ -1,0 +1,74 @@
+// Where operations go when they are called: to be run at once, or to be recorded and run many times.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kernels/kernel_table.h"
+#include "thread_pool.h"
+
+namespace octavo {
+
+// Which number of the step an operation takes as its number of rows.
+enum class RowCount { kTokens, kSeqs };
+
+// An operation with its arguments bound. `owners` keeps the memory behind the arguments alive.
+struct BoundOperation {
+  std::function<void(int64_t num_rows, Worker& worker)> kernel;
+  RowCount row_count;
+  std::shared_ptr<const void> owners;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // Takes an operation that was called with arrays of num_rows rows.
+  virtual void submit(BoundOperation operation, int64_t num_rows) = 0;
+
+  // Must be called, by one thread at a time, before an operation runs: see ThreadPool::revive_after_fork.
+  virtual void prepare() = 0;
+
+  virtual const KernelTable& kernels() const = 0;
+};
+
+// Runs each operation at once.
+class EagerExecutor : public Executor {
+ public:
+  EagerExecutor(int num_threads, const KernelTable& kernels) : pool_(num_threads), kernels_(kernels) {}
+
+  void submit(BoundOperation operation, int64_t num_rows) override;
+  void prepare() override { pool_.revive_after_fork(); }
+  const KernelTable& kernels() const override { return kernels_; }
+  ThreadPool& pool() { return pool_; }
+
+ private:
+  ThreadPool pool_;
+  const KernelTable& kernels_;
+};
+
+// Records operations; run() walks them on all threads with a barrier after each.
+class Program : public Executor {
+ public:
+  explicit Program(std::shared_ptr<EagerExecutor> executor) : executor_(std::move(executor)) {}
+
+  void submit(BoundOperation operation, int64_t num_rows) override;
+  void prepare() override { executor_->prepare(); }
+  const KernelTable& kernels() const override { return executor_->kernels(); }
+
+  // The arrays must hold at least the smallest number of rows that any operation of that kind was recorded with:
+  // more throws std::invalid_argument.
+  void run(int64_t num_tokens, int64_t num_seqs);
+  int64_t num_operations() const { return static_cast<int64_t>(operations_.size()); }
+
+ private:
+  std::shared_ptr<EagerExecutor> executor_;
+  std::vector<BoundOperation> operations_;
+  int64_t max_tokens_ = INT64_MAX;
+  int64_t max_seqs_ = INT64_MAX;
+};
+
+}  // namespace octavo

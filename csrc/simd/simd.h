@@ -1,0 +1,24 @@
+// Float vectors of the instruction set that is being compiled; each header below defines the same names.
+//
+//   VF                              kLanes floats; operators + - * /
+//   zero() broadcast(x)             load(p) load_partial(p, n) store(p, v) store_partial(p, v, n); partial lanes read
+//   as 0 fma(a, b, c)                    a * b + c, rounded once min(a, b) max(a, b)             b where either is NaN
+//   reduce_add(v) reduce_max(v)     halves folded in one fixed order
+//   load_bf16(p) load_fp16(p)       kLanes 16-bit values as floats; store_bf16 store_fp16 round to nearest even
+//   select_less(a, b, x, y)         a < b ? x : y per lane
+//   round_to_int(v) scale_by_power(v, n)   helpers of exp: nearest integer as VF, v * 2^n for integral n in [-126, 127]
+#pragma once
+
+#include <cstdint>
+
+#if defined(OCTAVO_EMULATED)
+#include "simd/simd_emulated512.h"
+#elif defined(__AVX512F__)
+#include "simd/simd_avx512.h"
+#elif defined(__AVX2__)
+#include "simd/simd_avx2.h"
+#elif defined(__aarch64__)
+#include "simd/simd_neon.h"
+#else
+#error "no vector header for this instruction set"
+#endif
