@@ -1,0 +1,63 @@
+# Everything happens in .venv, made by the first command that needs it. All paths are relative, so that a checkout
+# whose own path has spaces in it works. Stamp files let a second run start at once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/lock.txt
+SOURCES := pyproject.toml CMakeLists.txt requirements/lock.txt \
+	$(shell find src csrc -type f ! -name '*.pyc' ! -name '*.so')
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.package ## answer 32 conversations at once in a small KV budget and show what paging saved
+	@$(BIN)/octavo demo
+
+test: $(VENV)/.test ## run every test against the installed package
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/.lint ## check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@find csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format --dry-run --Werror
+
+format: $(VENV)/.lint ## rewrite the sources in the house format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+	@find csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format -i
+
+bench: $(VENV)/.package ## measure this machine and the engine on it
+	@$(BIN)/python benchmarks/offline.py
+
+clean: ## remove what these commands made
+	rm -rf $(VENV) build
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; name one: make PYTHON=python3.12")'
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The build tools live in .venv too: without pip's build isolation the compiled objects in build/ stay valid between installs.
+$(VENV)/.build: $(VENV)/.python requirements/lock.txt
+	@$(INSTALL) scikit-build-core nanobind cmake ninja
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.build $(SOURCES)
+	@echo "building and installing octavo"
+	@$(INSTALL) --no-build-isolation .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.build $(SOURCES)
+	@echo "building and installing octavo with what its tests need"
+	@$(INSTALL) --no-build-isolation '.[test]'
+	@touch $(VENV)/.package $@
+
+$(VENV)/.lint: $(VENV)/.python requirements/lock.txt
+	@$(INSTALL) ruff mypy clang-format numpy
+	@touch $@
