@@ -64,6 +64,7 @@ class SamplingParams:
         seed: makes the draw repeatable; a fresh one is taken and reported when not given.
         stop: strings that end the answer; cut from the text unless `include_stop_str_in_output`.
         stop_token_ids: tokens that end the answer, even with `ignore_eos`.
+        include_stop_str_in_output: keep the stop string that ended the answer in its text.
         ignore_eos: the model's end tokens do not end the answer.
         max_tokens: most tokens of the answer; None: as many as the model length leaves.
         min_tokens: end tokens, stop tokens and stop strings do not end the answer before this many tokens.

@@ -1,0 +1,82 @@
+"""Writes the reference pages from the code that they describe.
+
+Usage: python docs/generate_reference.py [--check]        (--check writes nothing and fails when a page is out of date)
+"""
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+
+from octavo.cli.options import field_descriptions
+from octavo.config import EngineConfig
+from octavo.sampling_params import SamplingParams
+
+REFERENCE = Path(__file__).parent / "reference"
+
+SETTINGS_INTRO = """# Settings
+
+The fields of `EngineConfig`: keyword arguments of `octavo.LLM`, and options of every command that loads a model
+(`kv_memory` is `--kv-memory` there).
+"""
+SAMPLING_INTRO = """# Sampling parameters
+
+The fields of `octavo.SamplingParams`. Names and meanings are those that users of vLLM know.
+"""
+
+
+def type_name(declared: object) -> str:
+    """Returns a type as it is written in source text."""
+    if isinstance(declared, types.UnionType):
+        return " or ".join(type_name(part) for part in typing.get_args(declared))
+    if typing.get_origin(declared):
+        return str(declared).replace("collections.abc.", "").replace("typing.", "")
+    return "None" if declared is types.NoneType else declared.__name__
+
+
+def default_text(field: dataclasses.Field) -> str:
+    """Returns a field's default as it is written in source text."""
+    value = field.default_factory() if field.default is dataclasses.MISSING else field.default
+    return f"`{value!r}`"
+
+
+def table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Returns a Markdown table."""
+    lines = [headings, tuple("---" for _ in headings), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def settings_page() -> str:
+    """Returns the page about `EngineConfig`."""
+    rows = []
+    for field in dataclasses.fields(EngineConfig):
+        allowed = ", ".join(f"`{choice}`" for choice in field.metadata["choices"]) or type_name(field.type)
+        rows.append((f"`{field.name}`", allowed, default_text(field), field.metadata["unit"], field.metadata["help"]))
+    return SETTINGS_INTRO + "\n" + table(("setting", "allowed", "default", "unit", "meaning"), rows)
+
+
+def sampling_page() -> str:
+    """Returns the page about `SamplingParams`."""
+    described = field_descriptions(SamplingParams)
+    fields = dataclasses.fields(SamplingParams)
+    rows = ((f"`{field.name}`", type_name(field.type), default_text(field), described[field.name]) for field in fields)
+    return SAMPLING_INTRO + "\n" + table(("field", "type", "default", "meaning"), rows)
+
+
+def main() -> int:
+    """Writes the pages, or with ``--check`` compares them with what would be written."""
+    pages = {"settings.md": settings_page(), "sampling.md": sampling_page()}
+    stale = [name for name, text in pages.items() if not (REFERENCE / name).exists() or (REFERENCE / name).read_text("utf-8") != text]
+    if "--check" in sys.argv[1:]:
+        for name in stale:
+            print(f"docs/reference/{name} is out of date: run python docs/generate_reference.py", file=sys.stderr)
+        return 1 if stale else 0
+    for name in stale:
+        (REFERENCE / name).write_text(pages[name], "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""What the commands share about the terminal: progress bars, and an interruption that is asked for rather than thrown.
+
+Owns: the bars' look. Must not know: what is being done.
+
+Invariants:
+1. Bars and notes go to standard error, and only when it is a terminal: a redirected run prints results alone.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+def error_console() -> Console:
+    """Returns a console on standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+def progress_bar(unit: str) -> Progress:
+    """Returns a progress bar that counts ``unit``; it shows nothing when standard error is not a terminal."""
+    console = error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Shows ``text`` with a spinner while the body runs; nothing when standard error is not a terminal."""
+    console = error_console()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
+
+
+class Interruption:
+    """Turns the first Ctrl-C inside its ``with`` body into a flag; a second one raises KeyboardInterrupt as usual.
+
+    A step of the engine is then never torn in the middle by an exception.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __enter__(self) -> "Interruption":
+        self._previous = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)

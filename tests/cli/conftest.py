@@ -1,0 +1,21 @@
+"""Fixtures for the command line's tests."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import octavo
+from tests.cli.fake_llm import FakeLLM
+
+
+@pytest.fixture
+def fake_llm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeLLM]:
+    """Returns a function that puts a `FakeLLM` with the given pieces in the place of `octavo.LLM`."""
+
+    def install(*pieces: Any) -> FakeLLM:
+        fake = FakeLLM(list(pieces))
+        monkeypatch.setattr(octavo, "LLM", fake, raising=False)
+        return fake
+
+    return install

@@ -1,0 +1,48 @@
+"""A stand-in for `octavo.LLM` that answers from a list, for tests of the command line."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from octavo.outputs import OutputDelta
+from octavo.sampling_params import SamplingParams
+
+INTERRUPT = object()  # among the pieces: the user presses Ctrl-C here
+
+
+class FakeLLM:
+    """Streams ``pieces`` for every question, and remembers what it was asked."""
+
+    pieces: list[Any]
+
+    def __init__(self, pieces: list[Any]):
+        self.pieces = pieces
+        self.settings: dict[str, Any] = {}
+        self.asked: list[Any] = []
+        self.params: list[SamplingParams] = []
+        self.num_streams_closed = 0
+
+    def __call__(self, **settings: Any) -> "FakeLLM":
+        """Stands for the constructor."""
+        self.settings = settings
+        return self
+
+    def default_sampling_params(self, **given: Any) -> SamplingParams:
+        return SamplingParams(**given)
+
+    def stream(self, prompt: Any, params: SamplingParams) -> Iterator[OutputDelta]:
+        self.asked.append(prompt)
+        self.params.append(params)
+        try:
+            for piece in self.pieces:
+                if piece is INTERRUPT:
+                    os.kill(os.getpid(), signal.SIGINT)
+                elif isinstance(piece, Exception):
+                    raise piece
+                else:
+                    yield OutputDelta("request-0", 0, piece, [])
+        finally:
+            self.num_streams_closed += 1
+
+    stream_chat = stream
