@@ -5,7 +5,6 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from octavo.outputs import OutputDelta
 from octavo.sampling_params import SamplingParams
 
 INTERRUPT = object()  # among the pieces: the user presses Ctrl-C here
@@ -28,10 +27,15 @@ class FakeLLM:
         self.settings = settings
         return self
 
-    def default_sampling_params(self, **given: Any) -> SamplingParams:
-        return SamplingParams(**given)
+    @property
+    def engine(self) -> "FakeLLM":
+        """Stands for the engine, of which the command line asks the default parameters."""
+        return self
 
-    def stream(self, prompt: Any, params: SamplingParams) -> Iterator[OutputDelta]:
+    def default_params(self) -> SamplingParams:
+        return SamplingParams(temperature=0.25)
+
+    def stream(self, prompt: Any, params: SamplingParams) -> Iterator[str]:
         self.asked.append(prompt)
         self.params.append(params)
         try:
@@ -41,8 +45,6 @@ class FakeLLM:
                 elif isinstance(piece, Exception):
                     raise piece
                 else:
-                    yield OutputDelta("request-0", 0, piece, [])
+                    yield piece
         finally:
             self.num_streams_closed += 1
-
-    stream_chat = stream

@@ -53,7 +53,7 @@ def test_each_question_carries_the_conversation(fake_llm, enter, capsys) -> None
     assert main(["chat", "--system", "Be brief."]) == 0
     assert llm.asked == [[SYSTEM, user("Hi")], [SYSTEM, user("Hi"), assistant("Hello"), user("And?")]]
     assert capsys.readouterr().out == "Hello\nHello\n\n"
-    assert llm.params[0].max_tokens is None
+    assert (llm.params[0].max_tokens, llm.params[0].temperature) == (None, 0.25)  # as the model's own defaults say
 
 
 def test_interrupt_stops_the_answer_and_not_the_program(fake_llm, enter) -> None:

@@ -9,6 +9,7 @@ Invariants:
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,7 +38,7 @@ def command(system: str | None, **options: Any) -> None:
 
     with working("loading the model"):
         llm = LLM(**engine_settings(options))
-    params = llm.default_sampling_params(**{"max_tokens": None, **sampling_settings(options)})
+    params = replace(llm.engine.default_params(), **{"max_tokens": None, **sampling_settings(options)})
     conversation = Conversation(llm, params, system)
     for line in _questions():
         if line == START_OVER:
@@ -95,9 +96,9 @@ class Conversation:
     def _write_answer(self, messages: list[Message]) -> str:
         pieces: list[str] = []
         with Interruption() as interruption:
-            for piece in self._llm.stream_chat(messages, self._params):
-                click.echo(piece.text, nl=False)
-                pieces.append(piece.text)
+            for piece in self._llm.stream(messages, self._params):
+                click.echo(piece, nl=False)
+                pieces.append(piece)
                 if interruption.requested:
                     break
         click.echo()

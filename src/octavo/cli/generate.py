@@ -4,6 +4,7 @@ Owns: where the prompt comes from. Must not know: how tokens are made.
 """
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -25,13 +26,12 @@ def command(prompt: str | None, **options: Any) -> None:
     text = _read_prompt(prompt)
     from octavo import LLM
 
-    settings = engine_settings(options)
     with working("loading the model"):
-        llm = LLM(**settings)
-    params = llm.default_sampling_params(**{"max_tokens": DEFAULT_MAX_TOKENS, **sampling_settings(options)})
+        llm = LLM(**engine_settings(options))
+    params = replace(llm.engine.default_params(), **{"max_tokens": DEFAULT_MAX_TOKENS, **sampling_settings(options)})
     with Interruption() as interruption:
         for piece in llm.stream(text, params):
-            click.echo(piece.text, nl=False)
+            click.echo(piece, nl=False)
             if interruption.requested:
                 break
     click.echo()
