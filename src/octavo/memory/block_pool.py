@@ -1,0 +1,136 @@
+"""The owner of all block ids.
+
+Owns: reference counts, the order in which blocks are handed out, and the capacity. Must not know: tokens, sequences, or what
+a block's content means (`contents` is opaque here).
+
+A block id is in one state: free (nothing reusable in it), cached (reusable content, no holder), used (held), or retired (outside
+the capacity). Free blocks are handed out first, the last freed one before those never used, because its pages are committed.
+
+Invariants:
+1. free + cached + used = capacity; retired ids are the rest.
+2. A block is used exactly when its reference count is above 0, and cached exactly when the count is 0 and it has content.
+3. Ids are never renumbered: a block keeps its id while it is held or cached.
+"""
+
+from collections import OrderedDict
+
+
+class BlockPool:
+    """Ids ``0 … num_ids-1``, each operation O(1) except `shrink`.
+
+    Attributes:
+        ref_counts: holders of each block.
+        contents: what each block holds for reuse, or None; set with `set_content`.
+    """
+
+    def __init__(self, num_blocks: int):
+        self.ref_counts: list[int] = []
+        self.contents: list[object | None] = []
+        self._free: list[int] = []  # handed out from the end
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._retired: set[int] = set()
+        self._released: dict[int, None] = {}  # retired since the last drain
+        self.grow(num_blocks)
+
+    @property
+    def num_ids(self) -> int:
+        """Ids ever in use; storage must have room for this many blocks."""
+        return len(self.ref_counts)
+
+    @property
+    def capacity(self) -> int:
+        return len(self.ref_counts) - len(self._retired)
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that can be handed out now: free and cached ones."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_used(self) -> int:
+        return self.capacity - self.num_available
+
+    def take(self) -> int:
+        """Hands out a free block with one holder; there must be one."""
+        block_id = self._free.pop()
+        self.ref_counts[block_id] = 1
+        return block_id
+
+    def oldest_cached(self) -> int:
+        """Returns the cached block to evict next; there must be one."""
+        return next(iter(self._cached))
+
+    def hold(self, block_id: int) -> None:
+        """Adds a holder to a used or cached block."""
+        if self.ref_counts[block_id] == 0:
+            del self._cached[block_id]
+        self.ref_counts[block_id] += 1
+
+    def release(self, block_id: int) -> None:
+        """Takes one holder away; the last one leaves the block cached if it has content, else free."""
+        count = self.ref_counts[block_id] - 1
+        assert count >= 0, f"block {block_id} released more often than held"
+        self.ref_counts[block_id] = count
+        if count == 0:
+            if self.contents[block_id] is None:
+                self._free.append(block_id)
+            else:
+                self._cached[block_id] = None
+
+    def set_content(self, block_id: int, content: object) -> None:
+        """Records the content of a used block."""
+        assert self.ref_counts[block_id] > 0, f"block {block_id} has no holder that could have filled it"
+        self.contents[block_id] = content
+
+    def forget_content(self, block_id: int) -> None:
+        """Drops a block's content; a cached block becomes free."""
+        self.contents[block_id] = None
+        if self.ref_counts[block_id] == 0:
+            del self._cached[block_id]
+            self._free.append(block_id)
+
+    def grow(self, num_blocks: int) -> None:
+        """Adds ``num_blocks`` blocks: retired ids first, lowest first, then new ones."""
+        back = sorted(self._retired)[:num_blocks]
+        self._retired.difference_update(back)
+        for block_id in back:
+            self._released.pop(block_id, None)
+        new = range(self.num_ids, self.num_ids + num_blocks - len(back))
+        self.ref_counts.extend([0] * len(new))
+        self.contents.extend([None] * len(new))
+        self._free[:0] = reversed([*back, *new])
+
+    def shrink(self, num_blocks: int) -> None:
+        """Retires ``num_blocks`` free blocks, those longest free first; there must be as many."""
+        assert num_blocks <= len(self._free), "only free blocks can be retired"
+        gone, self._free = self._free[:num_blocks], self._free[num_blocks:]
+        self._retired.update(gone)
+        self._released.update(dict.fromkeys(gone))
+
+    def drain_released(self) -> list[int]:
+        """Returns the ids retired since the last call and still retired."""
+        released = list(self._released)
+        self._released.clear()
+        return released
+
+    def check_invariants(self) -> None:
+        """Asserts the module's invariants 1 and 2. Cost: O(num_ids)."""
+        free, cached = set(self._free), set(self._cached)
+        assert len(free) == len(self._free), "a block is twice on the free list"
+        assert not (free & cached or free & self._retired or cached & self._retired), "a block is in two states"
+        used = {block_id for block_id, count in enumerate(self.ref_counts) if count > 0}
+        assert min(self.ref_counts, default=0) >= 0, "negative reference count"
+        assert not used & (free | cached | self._retired), "a held block can be handed out"
+        assert len(free) + len(cached) + len(used) == self.capacity, (
+            f"free {len(free)} + cached {len(cached)} + used {len(used)} != capacity {self.capacity}"
+        )
+        unused_content = {block_id for block_id, content in enumerate(self.contents) if content is not None} - used
+        assert unused_content == cached, "cached blocks are not exactly the unheld blocks with content"

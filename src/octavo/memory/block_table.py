@@ -1,0 +1,54 @@
+"""A sequence's blocks in logical order, for one layer group.
+
+Owns: the list of ids and what of it changed since it was last mirrored. Must not know: reference counts (the manager keeps
+them equal to the tables) or tokens.
+
+Invariants:
+1. ``block_ids[i]`` stores positions ``[i * block_size, (i + 1) * block_size)``; `NO_BLOCK` where the block left the window.
+2. Exactly the first `first_held` entries are `NO_BLOCK`.
+"""
+
+NO_BLOCK = -1
+
+
+class BlockTable:
+    """Block ids of one sequence in one layer group.
+
+    Attributes:
+        block_ids: see invariant 1. Changed only through this class's methods.
+        first_held: index of the first block that is still held.
+    """
+
+    __slots__ = ("_first_changed", "block_ids", "first_held")
+
+    def __init__(self, block_ids: list[int], first_held: int):
+        self.block_ids = block_ids
+        self.first_held = first_held
+        self._first_changed = 0
+
+    def held(self) -> list[int]:
+        """Returns the ids that the table holds, in logical order."""
+        return self.block_ids[self.first_held :] if self.first_held else self.block_ids
+
+    def append(self, block_id: int) -> None:
+        """Adds a block at the end."""
+        self.block_ids.append(block_id)
+
+    def replace(self, index: int, block_id: int) -> None:
+        """Puts another block at ``index``."""
+        self.block_ids[index] = block_id
+        self._first_changed = min(self._first_changed, index)
+
+    def drop_until(self, index: int) -> list[int]:
+        """Forgets the blocks before ``index`` and returns those that were held. The mirror need not know: no query sees them."""
+        dropped = self.block_ids[self.first_held : index]
+        self.block_ids[self.first_held : index] = [NO_BLOCK] * len(dropped)
+        self.first_held += len(dropped)
+        return dropped
+
+    def drain_changes(self) -> tuple[int, list[int]]:
+        """Returns ``(first_index, ids)``: what a mirror must write from ``first_index`` on; no ids if nothing changed."""
+        first_index = self._first_changed
+        changed = self.block_ids[first_index:]
+        self._first_changed = len(self.block_ids)
+        return first_index, changed

@@ -1,0 +1,395 @@
+"""The KV memory as the scheduler sees it.
+
+Owns: which sequence holds which block, sharing, copy-on-write, eviction, and the pool's capacity. Must not know: tensors,
+bytes, or when a sequence runs.
+
+Invariants (`octavo.memory.invariants` checks them):
+1. Reference counts equal the holders in the tables of the open sequences.
+2. A slot that a sequence may write has one holder and no reusable content.
+3. Only slots whose K/V was committed are ever found by a match.
+4. What fails changes nothing.
+"""
+
+import sys
+from collections.abc import Collection, Hashable, Sequence
+
+from octavo.memory.block_copies import BlockCopies
+from octavo.memory.block_pool import BlockPool
+from octavo.memory.block_table import NO_BLOCK, BlockTable
+from octavo.memory.invariants import check_memory
+from octavo.memory.layer_groups import LayerGroup
+from octavo.memory.memory_stats import EventCounts, MemoryStats, count_slots
+from octavo.memory.prefix_match import PrefixMatch, PrefixMatcher
+from octavo.memory.prefix_tree import PrefixNode, PrefixTree
+from octavo.memory.sequence_cache import SequenceCache
+
+
+class KVManager:
+    """Block accounting of all sequences over one pool.
+
+    Args:
+        num_blocks: capacity at the start; see `resize`.
+        block_size: tokens per block.
+        groups: the model's layer groups; each has its own tables over the same pool.
+        enable_prefix_caching: False = blocks are shared by `fork` only and nothing is kept after `free`.
+    """
+
+    def __init__(self, *, num_blocks: int, block_size: int, groups: Sequence[LayerGroup], enable_prefix_caching: bool = True):
+        assert num_blocks >= 0 and block_size >= 1 and groups, "a memory has a block size of at least 1 and a layer group"
+        self.block_size = block_size
+        self.groups = tuple(groups)
+        self._pool = BlockPool(num_blocks)
+        self._tree = PrefixTree(self._pool, [group.window is not None for group in groups])
+        self._matcher = PrefixMatcher(self._tree, groups, block_size)
+        self._copies = BlockCopies()
+        self._caches: set[SequenceCache] = set()
+        self._events = EventCounts()
+        self._enable_prefix_caching = enable_prefix_caching
+
+    @property
+    def capacity(self) -> int:
+        """Blocks of the pool."""
+        return self._pool.capacity
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that can be handed out now: free ones and cached ones without a holder."""
+        return self._pool.num_available
+
+    @property
+    def caches(self) -> Collection[SequenceCache]:
+        """The open sequences."""
+        return self._caches
+
+    def holders(self, block_id: int) -> list[SequenceCache]:
+        """Returns the sequences that hold a block. Cost: O(blocks held)."""
+        return [cache for cache in self._caches if block_id in cache.held_blocks()]
+
+    # ---- sizes -----------------------------------------------------------------------------------------------------------
+
+    def blocks_needed(self, num_tokens: int, max_step_tokens: int) -> int:
+        """Returns the most blocks that one sequence holds at once.
+
+        Args:
+            num_tokens: its final length.
+            max_step_tokens: most tokens that one step computes for it.
+        """
+        num_whole = -(-num_tokens // self.block_size)
+        num_blocks = 0
+        for group in self.groups:
+            if group.window is None:
+                num_blocks += num_whole
+            else:  # the window of a step's first query and the step's tokens, at the worst place against the blocks' edges
+                span = group.window - 1 + min(max_step_tokens, num_tokens)
+                num_blocks += min(num_whole, 1 - (-(span - 1) // self.block_size))
+        return num_blocks
+
+    def max_tokens_alone(self, max_step_tokens: int) -> int:
+        """Returns the length of the longest sequence that the whole pool can hold; `sys.maxsize` if windows bound every group."""
+        fits, too_long = 0, (self.capacity + 1) * self.block_size
+        if self.blocks_needed(too_long, max_step_tokens) <= self.capacity:
+            return sys.maxsize
+        while too_long - fits > 1:
+            middle = (fits + too_long) // 2
+            if self.blocks_needed(middle, max_step_tokens) <= self.capacity:
+                fits = middle
+            else:
+                too_long = middle
+        return fits
+
+    def resize(self, num_blocks: int) -> int:
+        """Changes the capacity; growing is immediate, shrinking retires what nothing holds. Returns the capacity reached.
+
+        Blocks keep their ids, which stay below the largest capacity that there was.
+        """
+        assert num_blocks >= 0, "a capacity is not negative"
+        if num_blocks >= self.capacity:
+            self._pool.grow(num_blocks - self.capacity)
+        else:
+            num_gone = min(self.capacity - num_blocks, self._pool.num_available)
+            self._make_free(num_gone)
+            self._pool.shrink(num_gone)
+        return self.capacity
+
+    def drain_released(self) -> list[int]:
+        """Returns the block ids retired since the last call, whose pages may go back to the system.
+
+        Call it after the copies of `drain_copies` ran: a retired block may still be one's source.
+        """
+        assert not self._copies.sources(), "block copies are still to be done"
+        return self._pool.drain_released()
+
+    # ---- the life of a sequence ------------------------------------------------------------------------------------------
+
+    def match(self, token_ids: Sequence[int], namespace: Hashable = ()) -> PrefixMatch:
+        """Returns the longest prefix of ``token_ids`` that can be reused; changes nothing."""
+        return self._matcher.find(token_ids, namespace)
+
+    def open(self, token_ids: Sequence[int], namespace: Hashable, match: PrefixMatch | None) -> SequenceCache:
+        """Starts a sequence on the blocks of a match, and announces what it will compute.
+
+        A partial block is copied; if there is no block for the copy, the hit ends at the last whole block.
+
+        Args:
+            token_ids: all tokens known so far.
+            namespace: sequences share only inside one.
+            match: from `match` with the same arguments; searched again if blocks were evicted since. None = reuse nothing.
+        """
+        tables = tuple(BlockTable([], 0) for _ in self.groups)
+        cache = SequenceCache(namespace, len(token_ids), tables, registers=self._enable_prefix_caching)
+        self._caches.add(cache)
+        if match is not None and self._enable_prefix_caching:
+            if match.version != self._tree.version:
+                match = self.match(token_ids, namespace)
+            self._reuse(cache, match)
+            self._events.query_tokens += len(token_ids)
+            self._events.hit_tokens += cache.num_hit_tokens
+        if cache.registers:
+            self._announce(cache, token_ids)
+        self._set_next_commit(cache)
+        return cache
+
+    def allocate(self, cache: SequenceCache, num_tokens: int) -> bool:
+        """Makes positions ``[cache.num_computed_tokens, num_tokens)`` writable in every group.
+
+        Returns:
+            False if there are not enough blocks; then nothing changed.
+        """
+        if num_tokens <= cache.num_writable_tokens:
+            return True
+        num_new = max(0, -(-num_tokens // self.block_size) - cache.num_blocks)
+        to_copy = self._tables_to_copy(cache)
+        num_needed = num_new * len(cache.tables) + len(to_copy)
+        if num_needed > self._pool.num_available or not self._can_copy_to(len(to_copy)):
+            return False
+        index = cache.num_computed_tokens // self.block_size
+        for table in to_copy:
+            source = table.block_ids[index]
+            table.replace(index, self._take_copy_of(source))
+            self._pool.release(source)
+        self._make_free(num_new * len(cache.tables))
+        for _ in range(num_new):
+            for table in cache.tables:
+                table.append(self._pool.take())
+        cache.num_writable_tokens = cache.num_blocks * self.block_size
+        return True
+
+    def commit(self, cache: SequenceCache, token_ids: Sequence[int], num_computed_tokens: int) -> None:
+        """Records that the K/V of ``token_ids[:num_computed_tokens]`` is in memory.
+
+        Whole blocks become reusable, and so does the prompt's partial last one; blocks that left the window are given back.
+        """
+        cache.num_computed_tokens = num_computed_tokens
+        if num_computed_tokens < cache.next_commit_tokens:
+            return
+        assert num_computed_tokens <= min(len(token_ids), cache.num_blocks * self.block_size), "more computed than there are slots"
+        if cache.registers:
+            self._register_blocks(cache, token_ids)
+            if num_computed_tokens == cache.num_prompt_tokens:
+                self._register_tail(cache, token_ids)
+        self._drop_unseen(cache)
+        self._set_next_commit(cache)
+
+    def fork(self, cache: SequenceCache) -> SequenceCache:
+        """Starts a sequence that shares every computed block; whoever writes to a shared block first copies it."""
+        num_blocks = -(-cache.num_computed_tokens // self.block_size)
+        tables = tuple(BlockTable(table.block_ids[:num_blocks], table.first_held) for table in cache.tables)
+        child = SequenceCache(cache.namespace, 0, tables, registers=cache.registers)
+        child.num_hit_tokens = cache.num_hit_tokens
+        child.num_computed_tokens = cache.num_computed_tokens
+        child.node = cache.node
+        child.num_registered_blocks = cache.num_registered_blocks
+        cache.num_writable_tokens = child.num_writable_tokens = cache.num_computed_tokens
+        for block_id in child.held_blocks():
+            self._pool.hold(block_id)
+        self._caches.add(child)
+        self._set_next_commit(child)
+        return child
+
+    def free(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
+        """Ends a sequence and gives all its blocks back; computed ones stay reusable until they are evicted."""
+        self._caches.remove(cache)
+        for node in reversed(cache.announced):
+            if node.attached and node.owner is cache:
+                self._tree.remove(node)
+        if cache.registers:
+            self._register_tail(cache, token_ids)
+        for block_id in reversed(cache.held_blocks()):  # the deepest is the first to be evicted
+            self._pool.release(block_id)
+
+    def drain_copies(self) -> list[tuple[int, int]]:
+        """Returns the pairs (source, destination) of blocks to copy before this step's forward pass, in any order."""
+        return self._copies.drain()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all reusable content; what open sequences hold now and compute later is not shared by matches any more.
+
+        Returns:
+            False if open sequences still hold blocks computed before the reset.
+        """
+        self._tree.clear()
+        for cache in self._caches:
+            cache.registers = False
+            cache.announced.clear()
+        return not any(cache.num_computed_tokens for cache in self._caches)
+
+    def stats(self) -> MemoryStats:
+        """Returns the counts of this moment. Cost: O(blocks held)."""
+        slots = count_slots(self._caches, self.block_size)
+        return MemoryStats(
+            num_blocks=self._pool.capacity,
+            num_free_blocks=self._pool.num_free,
+            num_cached_blocks=self._pool.num_cached,
+            num_used_blocks=self._pool.num_used,
+            num_shared_blocks=slots.num_shared_blocks,
+            num_saved_slots=slots.num_saved_slots,
+            num_allocated_slots=self._pool.num_used * self.block_size,
+            num_computed_slots=slots.num_computed_slots,
+            num_query_tokens=self._events.query_tokens,
+            num_hit_tokens=self._events.hit_tokens,
+            num_copies=self._events.copies,
+            num_evictions=self._events.evictions,
+        )
+
+    def check_invariants(self) -> None:
+        """Asserts that pool, tables and tree agree. Cost: O(everything)."""
+        check_memory(self._pool, self._tree, self._caches, self.groups, self.block_size)
+
+    # ---- blocks ----------------------------------------------------------------------------------------------------------
+
+    def _make_free(self, num_blocks: int) -> None:
+        """Evicts cached blocks until ``num_blocks`` are free; as many must be available."""
+        while self._pool.num_free < num_blocks:
+            self._tree.evict(self._pool.oldest_cached())
+            self._events.evictions += 1
+
+    def _can_copy_to(self, num_blocks: int) -> bool:
+        """Returns whether ``num_blocks`` are available that no copy still reads."""
+        if num_blocks == 0:
+            return True
+        num_read = sum(self._pool.ref_counts[source] == 0 for source in self._copies.sources())
+        return num_blocks <= self._pool.num_available - num_read
+
+    def _take_copy_of(self, source: int) -> int:
+        """Takes a block that no copy still reads, and queues the copy onto it."""
+        still_read = self._copies.sources()
+        put_aside = []
+        while True:
+            self._make_free(1)
+            block_id = self._pool.take()
+            if block_id not in still_read:
+                break
+            put_aside.append(block_id)
+        for other in put_aside:
+            self._pool.release(other)
+        self._copies.add(source, block_id)
+        self._events.copies += 1
+        return block_id
+
+    def _tables_to_copy(self, cache: SequenceCache) -> list[BlockTable]:
+        """Returns the tables whose next slot lies in a block that others hold, or that is reusable beyond that slot."""
+        index, offset = divmod(cache.num_computed_tokens, self.block_size)
+        if offset == 0 or index >= cache.num_blocks:
+            return []
+        return [table for table in cache.tables if not self._may_write(table.block_ids[index], offset)]
+
+    def _may_write(self, block_id: int, offset: int) -> bool:
+        content = self._pool.contents[block_id]
+        if self._pool.ref_counts[block_id] > 1:
+            return False
+        return not isinstance(content, PrefixNode) or len(content.token_ids) <= offset
+
+    def _first_visible_block(self, window: int | None, num_computed_tokens: int) -> int:
+        """Returns the index of the first block that the next query sees."""
+        return 0 if window is None else max(0, num_computed_tokens - window + 1) // self.block_size
+
+    def _drop_unseen(self, cache: SequenceCache) -> None:
+        """Gives back the blocks that no later query sees."""
+        for table, group in zip(cache.tables, self.groups, strict=True):
+            for block_id in table.drop_until(self._first_visible_block(group.window, cache.num_computed_tokens)):
+                self._pool.release(block_id)
+
+    def _set_next_commit(self, cache: SequenceCache) -> None:
+        """Sets the number of computed tokens at which a block fills, the prompt ends, or a block leaves a window."""
+        num_computed = cache.num_computed_tokens
+        nearest = (num_computed // self.block_size + 1) * self.block_size
+        if num_computed < cache.num_prompt_tokens < nearest:
+            nearest = cache.num_prompt_tokens
+        for table, group in zip(cache.tables, self.groups, strict=True):
+            if group.window is not None:
+                nearest = min(nearest, (table.first_held + 1) * self.block_size + group.window - 1)
+        cache.next_commit_tokens = nearest
+
+    # ---- the prefix tree -------------------------------------------------------------------------------------------------
+
+    def _reuse(self, cache: SequenceCache, match: PrefixMatch) -> None:
+        """Puts a match's blocks into the empty tables, and copies of the partial one's."""
+        if match.tail is None:
+            self._hold_prefix(cache, match.nodes[: match.num_whole_blocks], match.num_whole_blocks * self.block_size)
+            return
+        for block_id in match.tail.block_ids:
+            self._pool.hold(block_id)  # neither evicted nor written while it is being copied
+        self._hold_prefix(cache, match.nodes, match.num_tokens)
+        can_copy = self._can_copy_to(len(cache.tables))
+        if can_copy:
+            for table, source in zip(cache.tables, match.tail.block_ids, strict=True):
+                table.append(self._take_copy_of(source))
+        else:
+            for block_id in reversed(cache.held_blocks()):
+                self._pool.release(block_id)
+        for block_id in match.tail.block_ids:
+            self._pool.release(block_id)
+        if not can_copy:
+            self._hold_prefix(cache, match.nodes[: match.num_whole_blocks], match.num_whole_blocks * self.block_size)
+
+    def _hold_prefix(self, cache: SequenceCache, nodes: Sequence[PrefixNode], num_tokens: int) -> None:
+        """Fills the tables with the nodes' blocks, as far as the query at ``num_tokens`` sees them."""
+        tables = []
+        for group, spec in enumerate(self.groups):
+            first_held = self._first_visible_block(spec.window, num_tokens)
+            held = [node.block_ids[group] for node in nodes[first_held:]]
+            for block_id in held:
+                self._pool.hold(block_id)
+            tables.append(BlockTable([NO_BLOCK] * first_held + held, first_held))
+        cache.tables = tuple(tables)
+        cache.node = nodes[-1] if nodes else None
+        cache.num_registered_blocks = len(nodes)
+        cache.num_hit_tokens = cache.num_computed_tokens = cache.num_writable_tokens = num_tokens
+
+    def _announce(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
+        """Puts nodes for the tokens to be computed into the tree, so that others can wait for them."""
+        node = cache.node or self._tree.root(cache.namespace)
+        for start in range(cache.num_registered_blocks * self.block_size, len(token_ids), self.block_size):
+            key = tuple(token_ids[start : start + self.block_size])
+            child = node.children.get(key)
+            if child is None:
+                child = self._tree.insert(node, key, cache)
+                cache.announced.append(child)
+            node = child
+
+    def _register_blocks(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
+        """Makes the whole computed blocks reusable. Where the path left the tree, it is laid again from the root."""
+        node, start = cache.node, cache.num_registered_blocks
+        if node is None or not node.attached:
+            node, start = self._tree.root(cache.namespace), 0
+        num_blocks = cache.num_computed_tokens // self.block_size
+        for index in range(start, num_blocks):
+            key = tuple(token_ids[index * self.block_size : (index + 1) * self.block_size])
+            child = node.children.get(key) or self._tree.insert(node, key, None)
+            self._tree.fill(child, [table.block_ids[index] for table in cache.tables])
+            node = child
+        cache.node, cache.num_registered_blocks = node, num_blocks
+
+    def _register_tail(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
+        """Makes the partial last block reusable, unless a cached block starts with the same tokens."""
+        index, offset = divmod(cache.num_computed_tokens, self.block_size)
+        if offset == 0:
+            return
+        self._register_blocks(cache, token_ids)
+        assert cache.node is not None
+        key = tuple(token_ids[cache.num_computed_tokens - offset : cache.num_computed_tokens])
+        _, length = self._tree.longest_head(cache.node, key, lambda child, _: child.is_complete())
+        if length == offset and key not in cache.node.children:
+            return
+        node = cache.node.children.get(key) or self._tree.insert(cache.node, key, None)
+        self._tree.fill(node, [table.block_ids[index] for table in cache.tables])

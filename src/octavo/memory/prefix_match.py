@@ -1,0 +1,139 @@
+"""How much of a token run is in the prefix cache.
+
+Owns: the search for the longest usable prefix, windows included. Must not know: reference counts; it changes nothing.
+
+Invariants:
+1. At least one token is left to compute, so that there are logits.
+2. A hit of L tokens has, in every group, the blocks of all positions that the query at position L can see.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from octavo.memory.block_table import NO_BLOCK
+from octavo.memory.layer_groups import LayerGroup
+from octavo.memory.prefix_tree import PrefixNode, PrefixTree
+
+
+class MatchEnd(Enum):
+    """Why a match is not longer."""
+
+    ALL_MATCHED = "all tokens but the last are cached"
+    NO_CONTINUATION = "nothing cached continues the prefix"
+    WINDOW_GONE = "a longer prefix is known, but blocks inside its sliding window were evicted"
+
+
+@dataclass(frozen=True)
+class PrefixMatch:
+    """The longest usable prefix of a token run.
+
+    Attributes:
+        num_tokens: length of the prefix.
+        num_pending_tokens: tokens after it that running sequences are about to compute for this very prefix.
+        end: why it is not longer.
+        nodes: the whole blocks known, in order.
+        tail: the node whose block is copied for the last ``num_tokens % block_size`` tokens; None when there are none.
+        num_whole_blocks: length of the longest usable prefix without ``tail``, in blocks.
+        version: the tree's version when this was found.
+    """
+
+    num_tokens: int
+    num_pending_tokens: int
+    end: MatchEnd
+    nodes: tuple[PrefixNode, ...]
+    tail: PrefixNode | None
+    num_whole_blocks: int
+    version: int
+
+
+class PrefixMatcher:
+    """Searches one tree for prefixes that satisfy every layer group."""
+
+    def __init__(self, tree: PrefixTree, groups: Sequence[LayerGroup], block_size: int):
+        self._tree = tree
+        self._block_size = block_size
+        self._windows = [(group, spec.window) for group, spec in enumerate(groups) if spec.window is not None]
+
+    def find(self, token_ids: Sequence[int], namespace: Hashable) -> PrefixMatch:
+        """Returns the longest usable prefix of ``token_ids`` in the namespace."""
+        limit = max(len(token_ids) - 1, 0)
+        root = self._tree.roots.get(namespace)
+        if root is None:
+            end = MatchEnd.NO_CONTINUATION if limit else MatchEnd.ALL_MATCHED
+            return PrefixMatch(0, 0, end, (), None, 0, self._tree.version)
+        nodes = self._walk(root, token_ids[:limit], computed=True)
+        num_known = len(nodes) * self._block_size
+        last = nodes[-1] if nodes else root
+        first_present, num_whole_blocks = self._usable_blocks(nodes)
+        tail, tail_length = self._find_tail(last, token_ids[num_known:limit], num_known, first_present)
+        num_tokens = num_known + tail_length if tail else num_whole_blocks * self._block_size
+        num_pending = 0
+        if num_tokens >= num_known:
+            num_pending = max(0, self._count_announced(last, token_ids[num_known:limit]) - tail_length)
+        return PrefixMatch(
+            num_tokens,
+            num_pending,
+            _reason(num_tokens, num_known, limit),
+            tuple(nodes),
+            tail,
+            num_whole_blocks,
+            self._tree.version,
+        )
+
+    def _walk(self, node: PrefixNode, token_ids: Sequence[int], *, computed: bool) -> list[PrefixNode]:
+        """Follows whole blocks from ``node``, either computed or announced ones."""
+        size = self._block_size
+        nodes: list[PrefixNode] = []
+        for start in range(0, len(token_ids) - size + 1, size):
+            child = node.children.get(tuple(token_ids[start : start + size]))
+            if child is None or (child.owner is None) != computed:
+                break
+            nodes.append(child)
+            node = child
+        return nodes
+
+    def _usable_blocks(self, nodes: Sequence[PrefixNode]) -> tuple[list[int], int]:
+        """Returns where each window's unbroken run up to the last node starts, and the longest usable prefix in blocks."""
+        if not self._windows:
+            return [], len(nodes)
+        first_present = [0] * len(self._windows)
+        num_usable = 0
+        for index, node in enumerate(nodes):
+            for place, (group, _) in enumerate(self._windows):
+                if node.block_ids[group] == NO_BLOCK:
+                    first_present[place] = index + 1
+            if self._sees_all(first_present, (index + 1) * self._block_size):
+                num_usable = index + 1
+        return first_present, num_usable
+
+    def _sees_all(self, first_present: Sequence[int], num_tokens: int) -> bool:
+        """Returns whether the query at position ``num_tokens`` finds all that its windows show."""
+        size = self._block_size
+        return all(
+            first * size <= max(0, num_tokens - window + 1) for first, (_, window) in zip(first_present, self._windows, strict=True)
+        )
+
+    def _find_tail(
+        self, parent: PrefixNode, token_ids: Sequence[int], num_known: int, first_present: Sequence[int]
+    ) -> tuple[PrefixNode | None, int]:
+        """Finds the child whose block can be copied for the longest head of what follows the whole blocks."""
+        return self._tree.longest_head(
+            parent,
+            tuple(token_ids[: self._block_size]),
+            lambda child, length: child.is_complete() and self._sees_all(first_present, num_known + length),
+        )
+
+    def _count_announced(self, node: PrefixNode, token_ids: Sequence[int]) -> int:
+        """Returns how many of the tokens below ``node`` are announced."""
+        nodes = self._walk(node, token_ids, computed=False)
+        num_tokens = len(nodes) * self._block_size
+        rest = tuple(token_ids[num_tokens : num_tokens + self._block_size])
+        _, length = self._tree.longest_head(nodes[-1] if nodes else node, rest, lambda child, _: child.owner is not None)
+        return num_tokens + length
+
+
+def _reason(num_tokens: int, num_known: int, limit: int) -> MatchEnd:
+    if num_tokens == limit:
+        return MatchEnd.ALL_MATCHED
+    return MatchEnd.WINDOW_GONE if num_tokens < num_known else MatchEnd.NO_CONTINUATION

@@ -1,0 +1,127 @@
+"""A brute-force model of physical KV slots, driven beside a `KVManager`.
+
+It plays the forward pass: it knows which (namespace, token prefix) the K/V in every physical slot stands for, copies and
+overwrites slots as a runner would, and checks that every slot a query may see holds exactly what the sequence's tokens say.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from octavo.memory.block_table import NO_BLOCK
+from octavo.memory.kv_manager import KVManager
+from octavo.memory.sequence_cache import SequenceCache
+
+
+@dataclass(eq=False)
+class ModelSequence:
+    """A sequence of the workload: its tokens and its cache."""
+
+    token_ids: list[int]
+    namespace: Hashable
+    cache: SequenceCache
+    mirrors: list[list[int]] = field(default_factory=list)
+
+
+class MemoryOracle:
+    """Drives a manager step by step and verifies every slot."""
+
+    def __init__(self, manager: KVManager):
+        self.manager = manager
+        self.slots: dict[tuple[int, int], tuple[Hashable, tuple[int, ...]]] = {}  # (block, offset) -> what was computed there
+        self.sequences: list[ModelSequence] = []
+        self.scheduled: dict[ModelSequence, int] = {}  # sequence -> number of computed tokens after the step
+
+    def open(self, token_ids: Sequence[int], namespace: Hashable, *, reuse: bool = True) -> ModelSequence:
+        match = self.manager.match(token_ids, namespace) if reuse else None
+        return self.open_with(token_ids, namespace, match)
+
+    def open_with(self, token_ids, namespace, match) -> ModelSequence:
+        cache = self.manager.open(token_ids, namespace, match)
+        assert cache.num_computed_tokens <= max(len(token_ids) - 1, 0)
+        sequence = ModelSequence(list(token_ids), namespace, cache, [[] for _ in cache.tables])
+        self.sequences.append(sequence)
+        return sequence
+
+    def schedule(self, sequence: ModelSequence, num_tokens: int) -> bool:
+        """Grants the sequence ``num_tokens`` more tokens in this step, if there are blocks."""
+        before = self._snapshot()
+        target = min(sequence.cache.num_computed_tokens + num_tokens, len(sequence.token_ids))
+        if not self.manager.allocate(sequence.cache, target):
+            assert self._snapshot() == before, "a refused allocation changed something"
+            return False
+        self.scheduled[sequence] = target
+        return True
+
+    def run_step(self) -> None:
+        """Copies, computes and commits what was scheduled."""
+        copies = self.manager.drain_copies()
+        sources, destinations = {pair[0] for pair in copies}, [pair[1] for pair in copies]
+        assert not sources & set(destinations) and len(destinations) == len(set(destinations))
+        for source, destination in copies:
+            for offset in range(self.manager.block_size):
+                self._put(destination, offset, self.slots.get((source, offset)))
+        for block_id in self.manager.drain_released():
+            for offset in range(self.manager.block_size):
+                self._put(block_id, offset, None)
+        self._write()
+        for sequence, target in self.scheduled.items():
+            self._verify_visible(sequence, target)
+            self.manager.commit(sequence.cache, sequence.token_ids, target)
+        self.scheduled.clear()
+
+    def fork(self, sequence: ModelSequence) -> ModelSequence:
+        cache = self.manager.fork(sequence.cache)
+        child = ModelSequence(
+            sequence.token_ids[: max(cache.num_computed_tokens, 1)], sequence.namespace, cache, [[] for _ in cache.tables]
+        )
+        self.sequences.append(child)
+        return child
+
+    def free(self, sequence: ModelSequence) -> None:
+        self.scheduled.pop(sequence, None)
+        self.sequences.remove(sequence)
+        self.manager.free(sequence.cache, sequence.token_ids)
+
+    def check(self) -> None:
+        self.manager.check_invariants()
+        stats = self.manager.stats()
+        assert stats.num_free_blocks + stats.num_cached_blocks + stats.num_used_blocks == stats.num_blocks
+        assert self.manager.num_free_blocks == stats.num_free_blocks + stats.num_cached_blocks
+        if not self.sequences:
+            assert stats.num_used_blocks == 0
+
+    def _write(self) -> None:
+        written: set[tuple[int, int]] = set()
+        for sequence, target in self.scheduled.items():
+            for position in range(sequence.cache.num_computed_tokens, target):
+                index, offset = divmod(position, self.manager.block_size)
+                for table in sequence.cache.tables:
+                    slot = (table.block_ids[index], offset)
+                    assert slot not in written, f"slot {slot} has two writers in one step"
+                    written.add(slot)
+                    self._put(*slot, (sequence.namespace, tuple(sequence.token_ids[: position + 1])))
+
+    def _put(self, block_id: int, offset: int, content) -> None:
+        if content is None:
+            self.slots.pop((block_id, offset), None)
+        else:
+            self.slots[block_id, offset] = content
+
+    def _verify_visible(self, sequence: ModelSequence, target: int) -> None:
+        """Checks what the queries at the computed positions see, in the table and in a mirror kept by changes only."""
+        start = sequence.cache.num_computed_tokens
+        for table, mirror, group in zip(sequence.cache.tables, sequence.mirrors, self.manager.groups, strict=True):
+            first_index, ids = table.drain_changes()
+            assert first_index <= len(mirror)
+            mirror[first_index:] = ids
+            first = 0 if group.window is None else max(0, start - group.window + 1)
+            for position in range(first, target):
+                index, offset = divmod(position, self.manager.block_size)
+                block_id = table.block_ids[index]
+                assert block_id != NO_BLOCK and mirror[index] == block_id
+                expected = (sequence.namespace, tuple(sequence.token_ids[: position + 1]))
+                assert self.slots.get((block_id, offset)) == expected, f"position {position} sees foreign K/V"
+
+    def _snapshot(self):
+        tables = [[list(table.block_ids) for table in sequence.cache.tables] for sequence in self.sequences]
+        return tables, self.manager.stats()
