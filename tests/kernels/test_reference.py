@@ -145,9 +145,7 @@ def test_rope_and_attention_over_shuffled_blocks(rng, window, cap, with_sinks):
         cu_seqlens_q=cu_seqlens_q,
     )
     out = np.empty((total, num_q_heads * head_dim), np.float32)
-    OPS.paged_attention(
-        qkv, kv, step, 0, out, num_q_heads=num_q_heads, scale=0.3, sliding_window=window, soft_cap=cap, sinks=sinks
-    )
+    OPS.paged_attention(qkv, kv, step, 0, out, num_q_heads=num_q_heads, scale=0.3, sliding_window=window, soft_cap=cap, sinks=sinks)
     for s, n in enumerate(lengths):
         mine = slice(cu_seqlens_q[s], cu_seqlens_q[s] + n)
         for p in range(n):

@@ -148,9 +148,7 @@ class ReferenceOperations:
         for row, allowed in zip(rows, bits[:, : logits.shape[1]], strict=True):
             logits[row, allowed == 0] = -np.inf
 
-    def sample(
-        self, logits: np.ndarray, rows: np.ndarray, parameters: np.ndarray, keys: np.ndarray, out: np.ndarray
-    ) -> None:
+    def sample(self, logits: np.ndarray, rows: np.ndarray, parameters: np.ndarray, keys: np.ndarray, out: np.ndarray) -> None:
         for index, row in enumerate(rows):
             draw = uniform(*(int(word) for word in keys[index]))
             out[index] = draw_token(logits[row], parameters[index], draw)
