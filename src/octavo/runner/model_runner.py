@@ -92,7 +92,7 @@ class ModelRunner:
         spec, weights = self._model.spec, self._model.weights
         logits = self._logits[: len(rows)]
         self._operations.logits(
-            self._buffers.hidden, rows, weights.final_norm, weights.head, logits, eps=spec.norm_eps, soft_cap=spec.final_soft_cap
+            self._buffers.hidden, rows, weights.final_norm, weights.head, logits, eps=spec.rms_norm_eps, soft_cap=spec.final_soft_cap
         )
         return logits
 
