@@ -46,3 +46,15 @@ class StepArrays:
             context_lens=np.zeros(max_seqs, np.int32),
             cu_seqlens_q=np.zeros(max_seqs + 1, np.int32),
         )
+
+    def first_rows(self, num_tokens: int, num_seqs: int) -> "StepArrays":
+        """Returns views of the first ``num_tokens`` tokens and ``num_seqs`` sequences; the block tables stay whole."""
+        return StepArrays(
+            token_ids=self.token_ids[:num_tokens],
+            positions=self.positions[:num_tokens],
+            slot_mapping=self.slot_mapping[:, :num_tokens],
+            block_tables=self.block_tables,
+            table_rows=self.table_rows[:num_seqs],
+            context_lens=self.context_lens[:num_seqs],
+            cu_seqlens_q=self.cu_seqlens_q[: num_seqs + 1],
+        )

@@ -7,7 +7,7 @@ Invariants:
 2. Per-token work is done by numpy over the whole step, per-sequence work touches a few numbers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -30,6 +30,11 @@ class BatchArrays:
     def __init__(self, step: StepArrays, block_size: int):
         self.step = step
         self._block_size = block_size
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the step's arrays."""
+        return sum(getattr(self.step, item.name).nbytes for item in fields(self.step))
 
     def fill(self, batch: ScheduledBatch) -> StepSizes:
         """Writes the batch's tokens, positions, slots and tables into the step's arrays."""
@@ -68,5 +73,6 @@ class BatchArrays:
     def _mirror_tables(self, sequence: Sequence) -> None:
         assert sequence.cache is not None, "a scheduled sequence holds a cache"
         for group, table in enumerate(sequence.cache.tables):
-            for first_index, block_ids in table.drain_changes():
+            first_index, block_ids = table.drain_changes()
+            if block_ids:
                 self.step.block_tables[group, sequence.row, first_index : first_index + len(block_ids)] = block_ids

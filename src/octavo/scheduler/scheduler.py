@@ -220,7 +220,7 @@ class Scheduler:
                 continue
             if not self._has_room(sequence, match):
                 return
-            # Copying a part of a block needs that block and one more at once: in a pool just large enough, go without the hit.
+            # A hit on a part of a block needs that block and its copy at once: in a pool just large enough, go without.
             if not self._open(sequence, match) and (self.running or not self._open(sequence, None)):
                 return
             seats -= sequence.num_choices
@@ -233,7 +233,7 @@ class Scheduler:
         if not self.running:
             return True
         step_tokens = self.limits.max_num_batched_tokens
-        needed = self.kv.blocks_needed(sequence.num_tokens + 1, step_tokens) - (match.num_held_blocks if match else 0)
+        needed = self.kv.blocks_needed(sequence.num_tokens + 1, step_tokens) - (self.kv.num_held_blocks(match) if match else 0)
         promised = sum(self._outstanding_blocks(running) for running in self.running)
         return needed + promised + self.limits.watermark_blocks <= self.kv.num_free_blocks
 
@@ -242,12 +242,10 @@ class Scheduler:
             return 0
         assert sequence.cache is not None, "a running sequence holds a cache"
         needed = self.kv.blocks_needed(sequence.num_tokens + 1, self.limits.max_num_batched_tokens)
-        return max(0, needed - sequence.cache.num_blocks)
+        return max(0, needed - len(sequence.cache.held_blocks()))
 
     def _open(self, sequence: Sequence, match: PrefixMatch | None) -> bool:
         cache = self.kv.open(sequence.token_ids, sequence.namespace, match)
-        if cache is None:
-            return False
         num_tokens = min(sequence.num_tokens - cache.num_computed_tokens, self._budget)
         if not self.kv.allocate(cache, cache.num_computed_tokens + num_tokens):
             self.kv.free(cache, sequence.token_ids)
