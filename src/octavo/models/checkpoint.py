@@ -9,7 +9,6 @@ Invariants:
 1. Opening a source raises for every fault that headers and file sizes show; nothing of the model has been touched by then.
 """
 
-import json
 import math
 import os
 from collections.abc import Collection
@@ -20,6 +19,7 @@ import numpy as np
 from octavo.errors import CheckpointError
 from octavo.kernels.host_tensor import DENSE_DTYPES, HostTensor
 from octavo.models.gguf_header import GGUFHeader, TensorEntry, read_gguf_header
+from octavo.models.json_files import parse_json_object, read_json
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -115,7 +115,7 @@ def read_safetensors_header(path: Path) -> dict[str, TensorEntry]:
         header_bytes = int.from_bytes(file.read(8), "little")
         if size < 8 or header_bytes > min(size - 8, MAX_HEADER_BYTES):
             raise CheckpointError(f"{path}: not a safetensors file or truncated: a header of {header_bytes} in {size} bytes")
-        header = _parse_json_object(file.read(header_bytes), path)
+        header = parse_json_object(file.read(header_bytes), path)
     header.pop("__metadata__", None)
     data_start = 8 + header_bytes
     entries = {name: _safetensors_entry(path, name, fields, data_start, size) for name, fields in header.items()}
@@ -148,11 +148,9 @@ def _safetensors_entry(path: Path, name: str, fields: object, data_start: int, s
 def _expected_places(folder: Path) -> dict[str, Path]:
     """Returns the file in which the index places each tensor; empty when the folder's files need no index."""
     index_path = folder / INDEX_NAME
-    if (folder / SINGLE_NAME).exists():
+    if (folder / SINGLE_NAME).exists() or not index_path.is_file():
         return {}
-    if not index_path.is_file():
-        return {}
-    places = _parse_json_object(index_path.read_bytes(), index_path).get("weight_map")
+    places = read_json(index_path).get("weight_map")
     if not isinstance(places, dict) or not places or not all(_is_file_name(file_name) for file_name in places.values()):
         raise CheckpointError(f"{index_path}: 'weight_map' does not map tensors to files of this folder")
     return {name: folder / file_name for name, file_name in places.items()}
@@ -173,24 +171,6 @@ def _only_file(folder: Path) -> Path:
             hint="weights in other formats, as pytorch_model.bin, have to be converted to safetensors",
         )
     return found[0]
-
-
-def _parse_json_object(text: bytes, path: Path) -> dict:
-    try:
-        parsed = json.loads(text, object_pairs_hook=_refuse_duplicates)
-    except (ValueError, RecursionError) as cause:
-        raise CheckpointError(f"{path}: damaged JSON: {cause}") from cause
-    if not isinstance(parsed, dict):
-        raise CheckpointError(f"{path}: a JSON object was expected")
-    return parsed
-
-
-def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict:
-    parsed = dict(pairs)
-    if len(parsed) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} appears twice")
-    return parsed
 
 
 def _find(entries: dict, name: str, place: Path):

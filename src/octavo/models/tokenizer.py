@@ -100,6 +100,10 @@ class Tokenizer:
         piece = self._backend.id_to_token(token_id)
         return b"" if piece is None else self._piece_bytes(piece)
 
+    def token_text(self, token_id: int) -> str:
+        """Returns `token_bytes` as text; a part of a character becomes U+FFFD."""
+        return self.token_bytes(token_id).decode(errors="replace")
+
     def all_token_bytes(self) -> list[bytes]:
         """Returns `token_bytes` of every id; takes a fraction of a second for a large vocabulary."""
         return list(map(self.token_bytes, range(self.vocab_size)))
