@@ -9,7 +9,6 @@ Invariants:
 
 from dataclasses import dataclass
 
-import gguf
 import numpy as np
 
 DENSE_DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "bf16": np.dtype(np.uint16)}
@@ -38,5 +37,7 @@ class HostTensor:
             return (self.data.astype(np.uint32) << 16).view(np.float32)
         if self.encoding in DENSE_DTYPES:
             return self.data.astype(np.float32)
+        import gguf  # a fifth of a second, which weights that keep their encoding never spend
+
         kind = gguf.GGMLQuantizationType[self.encoding.upper()]
         return gguf.dequantize(self.data, kind).astype(np.float32, copy=False).reshape(self.shape)

@@ -128,7 +128,7 @@ def _environment() -> "ImmutableSandboxedEnvironment":
 
 
 def _generation_extension() -> type:
-    """Returns the Jinja extension for ``{% generation %}``, which marks the assistant's text for training and changes nothing here."""
+    """Returns the Jinja extension for ``{% generation %}``, which marks text for training and changes nothing here."""
     from jinja2 import nodes, parser
     from jinja2.ext import Extension
 

