@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/machine.py
 
-The probes are numpy's own loops, one thread per processor: a matrix product for arithmetic, a maximum for reading. They are a yardstick
-for ratios within one run, not the machine's last percent.
+The probes are numpy's own loops, one thread per processor: a matrix product for arithmetic, a maximum for reading. They are a
+yardstick for ratios within one run, not the machine's last percent.
 """
 
 import json

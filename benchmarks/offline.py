@@ -18,10 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from machine import MachineProbe, probe_machine
-from workloads import Workload, many_requests, one_request
-
 from octavo import LLM, SamplingParams, __version__
 from octavo.config import DEFAULT_MODEL
+from workloads import Workload, many_requests, one_request
 
 KV_MEMORY = "1GiB"
 CHECKED_REQUESTS = (0, 31, 63)

@@ -65,16 +65,22 @@ def sampling_page() -> str:
     return SAMPLING_INTRO + "\n" + table(("field", "type", "default", "meaning"), rows)
 
 
+def current_text(name: str) -> str | None:
+    """Returns a page as it lies in the folder, None if there is none."""
+    path = REFERENCE / name
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
 def main() -> int:
     """Writes the pages, or with ``--check`` compares them with what would be written."""
     pages = {"settings.md": settings_page(), "sampling.md": sampling_page()}
-    stale = [name for name, text in pages.items() if not (REFERENCE / name).exists() or (REFERENCE / name).read_text("utf-8") != text]
+    stale = [name for name, text in pages.items() if current_text(name) != text]
     if "--check" in sys.argv[1:]:
         for name in stale:
             print(f"docs/reference/{name} is out of date: run python docs/generate_reference.py", file=sys.stderr)
         return 1 if stale else 0
     for name in stale:
-        (REFERENCE / name).write_text(pages[name], "utf-8")
+        (REFERENCE / name).write_text(pages[name], encoding="utf-8")
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import octavo
-from tests.cli.fake_llm import FakeLLM
+from cli.fake_llm import FakeLLM
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from cli.fake_llm import INTERRUPT
 from octavo.cli.main import main
 from octavo.errors import CapacityError
-from tests.cli.fake_llm import INTERRUPT
 
 
 class Terminal(io.StringIO):

@@ -45,7 +45,9 @@ class FakeLLM:
         self.num_resets += 1
         return True
 
-    def chat(self, conversations: list, params: Any, *, on_progress: Callable[[int, int], None] | None = None) -> list[RequestOutput]:
+    def chat(
+        self, conversations: list, params: Any, *, on_progress: Callable[[int, int], None] | None = None
+    ) -> list[RequestOutput]:
         if on_progress is None:
             return [self._output(conversations, alone=True)]
         for moment in self._moments:

@@ -4,10 +4,10 @@ import io
 
 import pytest
 
+from cli.fake_llm import INTERRUPT
 from octavo.cli.generate import DEFAULT_MAX_TOKENS
 from octavo.cli.main import main
 from octavo.errors import CheckpointError
-from tests.cli.fake_llm import INTERRUPT
 
 
 class Terminal(io.StringIO):

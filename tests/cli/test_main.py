@@ -72,4 +72,3 @@ def test_help_lists_the_commands(capsys) -> None:
 def test_help_imports_no_command() -> None:
     code = "import sys; from octavo.cli.main import main; main(['--help']); sys.exit('octavo.cli.generate' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
-

@@ -6,7 +6,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from octavo.cli.options import SAMPLING_FIELDS, engine_options, engine_settings, field_descriptions, sampling_options, sampling_settings
+from octavo.cli.options import (
+    SAMPLING_FIELDS,
+    engine_options,
+    engine_settings,
+    field_descriptions,
+    sampling_options,
+    sampling_settings,
+)
 from octavo.config import EngineConfig
 from octavo.sampling_params import SamplingParams
 
@@ -29,7 +36,8 @@ def test_nothing_given_is_nothing_passed_on() -> None:
 
 def test_values_arrive_with_their_types() -> None:
     engine, sampling = parse(
-        *("--model", "x.gguf", "--block-size", "32", "--max-model-len", "512", "--no-enable-prefix-caching", "--kv-memory", "64 blocks"),
+        *("--model", "x.gguf", "--block-size", "32", "--max-model-len", "512"),
+        *("--no-enable-prefix-caching", "--kv-memory", "64 blocks"),
         *("--temperature", "0", "--top-k", "5", "--stop", "a", "--stop", "b", "--ignore-eos"),
     )
     assert engine == {
