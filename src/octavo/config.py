@@ -1,7 +1,7 @@
 """The engine's settings: one frozen object, validated when it is made.
 
-Owns: every setting's name, unit, default, allowed values and one-line description; the command line and the reference
-documentation are generated from these fields. Must not know: what the settings lead to.
+Owns: how a setting is declared and checked; every engine setting's name, unit, default, allowed values and one-line description, of
+which the command line and the reference documentation are made. Must not know: what the settings lead to.
 
 Invariants:
 1. An `EngineConfig` that exists is valid in itself; what depends on the model is checked when the model is known.
@@ -39,52 +39,62 @@ def parse_bytes(value: int | str, *, name: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def _setting(default: Any, help_text: str, *, unit: str = "", choices: tuple = (), minimum: int | None = None) -> Any:
+def setting(default: Any, help_text: str, *, unit: str = "", choices: tuple = (), minimum: int | None = None) -> Any:
+    """Declares a field of a settings class: its default, what it is, its unit and its allowed values."""
     return field(default=default, metadata={"help": help_text, "unit": unit, "choices": choices, "minimum": minimum})
+
+
+def check_fields(settings: Any) -> None:
+    """Checks every field of a settings object against what `setting` declared.
+
+    Raises:
+        ConfigError: a field has a value that it cannot have.
+    """
+    for item in fields(settings):
+        _check_field(item.name, getattr(settings, item.name), item.metadata, item.type)
+
+
+def _check_field(name: str, value: Any, metadata: Any, declared: Any) -> None:
+    choices, minimum = metadata["choices"], metadata["minimum"]
+    if choices and value not in choices:
+        raise ConfigError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")
+    if "bool" in str(declared) and not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} is not true or false")
+    if minimum is None or (value is None and "None" in str(declared)):
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ConfigError(f"{name}={value!r} is not a whole number of at least {minimum}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """All settings of one engine. Each field's metadata holds its description, unit and allowed values."""
 
-    model: str = _setting(DEFAULT_MODEL, "Alias, directory, .gguf file or hub id of the model.")
-    dtype: str = _setting("auto", "Format in which weights are held; auto keeps what the file holds.", choices=WEIGHT_FORMATS)
-    kv_dtype: str = _setting("bf16", "Format in which K and V are held.", choices=KV_DTYPES)
-    kv_memory: str | int = _setting("auto", 'Memory for KV blocks, e.g. "256MiB" or "64 blocks"; auto takes a share.', unit="bytes")
-    block_size: int = _setting(16, "Tokens per KV block.", unit="tokens", choices=BLOCK_SIZES)
-    max_model_len: int | None = _setting(
+    model: str = setting(DEFAULT_MODEL, "Alias, directory, .gguf file or hub id of the model.")
+    dtype: str = setting("auto", "Format in which weights are held; auto keeps what the file holds.", choices=WEIGHT_FORMATS)
+    kv_dtype: str = setting("bf16", "Format in which K and V are held.", choices=KV_DTYPES)
+    kv_memory: str | int = setting("auto", 'Memory for KV blocks, e.g. "256MiB" or "64 blocks"; auto takes a share.', unit="bytes")
+    block_size: int = setting(16, "Tokens per KV block.", unit="tokens", choices=BLOCK_SIZES)
+    max_model_len: int | None = setting(
         None, "Most tokens of one sequence, prompt and answer; the model's own limit if not given.", unit="tokens", minimum=1
     )
-    max_num_seqs: int = _setting(256, "Most sequences that run at once.", unit="sequences", minimum=1)
-    max_num_batched_tokens: int = _setting(512, "Token budget: most tokens computed in one step.", unit="tokens", minimum=1)
-    num_threads: int | None = _setting(
+    max_num_seqs: int = setting(256, "Most sequences that run at once.", unit="sequences", minimum=1)
+    max_num_batched_tokens: int = setting(512, "Token budget: most tokens computed in one step.", unit="tokens", minimum=1)
+    num_threads: int | None = setting(
         None, "Threads that compute; every processor this process may use if not given.", unit="threads", minimum=1
     )
-    enable_prefix_caching: bool = _setting(True, "Keep finished sequences' blocks and reuse them for equal prefixes.")
-    seed: int | None = _setting(None, "Seed of requests that bring none; a fresh one each if not given.", minimum=0)
-    chat_template: str | None = _setting(None, "File with a Jinja chat template to use instead of the model's own.")
+    enable_prefix_caching: bool = setting(True, "Keep finished sequences' blocks and reuse them for equal prefixes.")
+    seed: int | None = setting(None, "Seed of requests that bring none; a fresh one each if not given.", minimum=0)
+    chat_template: str | None = setting(None, "File with a Jinja chat template to use instead of the model's own.")
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            self._check(item.name, getattr(self, item.name), item.metadata, item.type)
+        check_fields(self)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens} is below max_num_seqs={self.max_num_seqs}",
                 hint="a step must have room for one token of each running sequence: lower max_num_seqs",
             )
         self.kv_memory_request()
-
-    @staticmethod
-    def _check(name: str, value: Any, metadata: Any, declared: Any) -> None:
-        choices, minimum = metadata["choices"], metadata["minimum"]
-        if choices and value not in choices:
-            raise ConfigError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")
-        if "bool" in str(declared) and not isinstance(value, bool):
-            raise ConfigError(f"{name}={value!r} is not true or false")
-        if minimum is None or (value is None and "None" in str(declared)):
-            return
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise ConfigError(f"{name}={value!r} is not a whole number of at least {minimum}")
 
     def kv_memory_request(self) -> tuple[str, int]:
         """Returns ("auto", 0), ("bytes", n) or ("blocks", n), as `kv_memory` asks.

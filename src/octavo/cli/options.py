@@ -60,7 +60,12 @@ def _shown(default: Any) -> str:
 
 def engine_options(*, skip: Iterable[str] = ()) -> list[click.Parameter]:
     """Returns one option for each field of `EngineConfig` that is not in ``skip``."""
-    wanted = [field for field in dataclasses.fields(EngineConfig) if field.name not in skip]
+    return settings_options(EngineConfig, skip=skip)
+
+
+def settings_options(settings: type, *, skip: Iterable[str] = ()) -> list[click.Parameter]:
+    """Returns one option for each field of a settings class that is not in ``skip``."""
+    wanted = [field for field in dataclasses.fields(settings) if field.name not in skip]
     return [
         _option(field, field.metadata["help"], unit=field.metadata["unit"], choices=field.metadata["choices"]) for field in wanted
     ]

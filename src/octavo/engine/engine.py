@@ -119,6 +119,11 @@ class Engine:
         """True while any request is in flight."""
         return bool(self._requests)
 
+    @property
+    def num_steps(self) -> int:
+        """Steps that computed something; one that could not leaves the number as it was."""
+        return self._stats.num_steps
+
     # ---- one step
 
     def step(self) -> list[OutputDelta]:
