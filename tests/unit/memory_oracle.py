@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from octavo.memory.block_table import NO_BLOCK
 from octavo.memory.kv_manager import KVManager
+from octavo.memory.layer_groups import first_visible_position
 from octavo.memory.sequence_cache import SequenceCache
 
 
@@ -111,10 +112,10 @@ class MemoryOracle:
         """Checks what the queries at the computed positions see, in the table and in a mirror kept by changes only."""
         start = sequence.cache.num_computed_tokens
         for table, mirror, group in zip(sequence.cache.tables, sequence.mirrors, self.manager.groups, strict=True):
-            first_index, ids = table.drain_changes()
-            assert first_index <= len(mirror)
-            mirror[first_index:] = ids
-            first = 0 if group.window is None else max(0, start - group.window + 1)
+            for first_index, ids in table.drain_changes():
+                assert first_index <= len(mirror)
+                mirror[first_index:] = ids
+            first = first_visible_position(group.window, start)
             for position in range(first, target):
                 index, offset = divmod(position, self.manager.block_size)
                 block_id = table.block_ids[index]

@@ -26,10 +26,6 @@ class BlockTable:
         self.first_held = first_held
         self._first_changed = 0
 
-    def held(self) -> list[int]:
-        """Returns the ids that the table holds, in logical order."""
-        return self.block_ids[self.first_held :] if self.first_held else self.block_ids
-
     def append(self, block_id: int) -> None:
         """Adds a block at the end."""
         self.block_ids.append(block_id)
@@ -46,9 +42,10 @@ class BlockTable:
         self.first_held += len(dropped)
         return dropped
 
-    def drain_changes(self) -> tuple[int, list[int]]:
-        """Returns ``(first_index, ids)``: what a mirror must write from ``first_index`` on; no ids if nothing changed."""
+    def drain_changes(self) -> list[tuple[int, list[int]]]:
+        """Returns what a mirror must write since the last call: runs ``(first_index, ids)``, none if nothing changed."""
         first_index = self._first_changed
-        changed = self.block_ids[first_index:]
+        if first_index == len(self.block_ids):
+            return []
         self._first_changed = len(self.block_ids)
-        return first_index, changed
+        return [(first_index, self.block_ids[first_index:])]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from octavo.memory.block_pool import BlockPool
 from octavo.memory.block_table import NO_BLOCK
-from octavo.memory.layer_groups import LayerGroup
+from octavo.memory.layer_groups import LayerGroup, first_visible_position
 from octavo.memory.prefix_tree import PrefixNode, PrefixTree
 from octavo.memory.sequence_cache import SequenceCache
 
@@ -41,11 +41,11 @@ def _check_counts(pool: BlockPool, caches: Collection[SequenceCache]) -> None:
 def _check_tables(cache: SequenceCache, groups: Sequence[LayerGroup], block_size: int) -> None:
     for table, group in zip(cache.tables, groups, strict=True):
         ids = table.block_ids
-        assert len(ids) == cache.num_blocks, "tables of one sequence differ in length"
+        assert len(ids) == cache.table_length, "tables of one sequence differ in length"
         assert len(ids) * block_size >= cache.num_computed_tokens, "computed tokens beyond the last block"
         assert ids[: table.first_held] == [NO_BLOCK] * table.first_held, "a block before the window is held"
         assert NO_BLOCK not in ids[table.first_held :], "a block inside the window is missing"
-        visible = 0 if group.window is None else max(0, cache.num_computed_tokens - group.window + 1)
+        visible = first_visible_position(group.window, cache.num_computed_tokens)
         assert table.first_held == visible // block_size, (
             f"first held block is {table.first_held}, first visible position {visible}"
         )

@@ -17,7 +17,7 @@ from octavo.memory.block_copies import BlockCopies
 from octavo.memory.block_pool import BlockPool
 from octavo.memory.block_table import NO_BLOCK, BlockTable
 from octavo.memory.invariants import check_memory
-from octavo.memory.layer_groups import LayerGroup
+from octavo.memory.layer_groups import LayerGroup, first_visible_position
 from octavo.memory.memory_stats import EventCounts, MemoryStats, count_slots
 from octavo.memory.prefix_match import PrefixMatch, PrefixMatcher
 from octavo.memory.prefix_tree import PrefixNode, PrefixTree
@@ -40,7 +40,7 @@ class KVManager:
         self.groups = tuple(groups)
         self._pool = BlockPool(num_blocks)
         self._tree = PrefixTree(self._pool, [group.window is not None for group in groups])
-        self._matcher = PrefixMatcher(self._tree, groups, block_size)
+        self._matcher = PrefixMatcher(self._tree, self._pool, groups, block_size)
         self._copies = BlockCopies()
         self._caches: set[SequenceCache] = set()
         self._events = EventCounts()
@@ -147,11 +147,9 @@ class KVManager:
             if match.version != self._tree.version:
                 match = self.match(token_ids, namespace)
             self._reuse(cache, match)
-            self._events.query_tokens += len(token_ids)
-            self._events.hit_tokens += cache.num_hit_tokens
+            cache.num_query_tokens = len(token_ids)
         if cache.registers:
             self._announce(cache, token_ids)
-        self._set_next_commit(cache)
         return cache
 
     def allocate(self, cache: SequenceCache, num_tokens: int) -> bool:
@@ -162,7 +160,7 @@ class KVManager:
         """
         if num_tokens <= cache.num_writable_tokens:
             return True
-        num_new = max(0, -(-num_tokens // self.block_size) - cache.num_blocks)
+        num_new = max(0, -(-num_tokens // self.block_size) - cache.table_length)
         to_copy = self._tables_to_copy(cache)
         num_needed = num_new * len(cache.tables) + len(to_copy)
         if num_needed > self._pool.num_available or not self._can_copy_to(len(to_copy)):
@@ -176,7 +174,7 @@ class KVManager:
         for _ in range(num_new):
             for table in cache.tables:
                 table.append(self._pool.take())
-        cache.num_writable_tokens = cache.num_blocks * self.block_size
+        cache.num_writable_tokens = cache.table_length * self.block_size
         return True
 
     def commit(self, cache: SequenceCache, token_ids: Sequence[int], num_computed_tokens: int) -> None:
@@ -187,7 +185,13 @@ class KVManager:
         cache.num_computed_tokens = num_computed_tokens
         if num_computed_tokens < cache.next_commit_tokens:
             return
-        assert num_computed_tokens <= min(len(token_ids), cache.num_blocks * self.block_size), "more computed than there are slots"
+        assert num_computed_tokens <= min(len(token_ids), cache.table_length * self.block_size), (
+            "more computed than there are slots"
+        )
+        if cache.num_query_tokens:  # counted here: a sequence that never got to run was not served from the cache
+            self._events.query_tokens += cache.num_query_tokens
+            self._events.hit_tokens += cache.num_hit_tokens
+            cache.num_query_tokens = 0
         if cache.registers:
             self._register_blocks(cache, token_ids)
             if num_computed_tokens == cache.num_prompt_tokens:
@@ -294,7 +298,7 @@ class KVManager:
     def _tables_to_copy(self, cache: SequenceCache) -> list[BlockTable]:
         """Returns the tables whose next slot lies in a block that others hold, or that is reusable beyond that slot."""
         index, offset = divmod(cache.num_computed_tokens, self.block_size)
-        if offset == 0 or index >= cache.num_blocks:
+        if offset == 0 or index >= cache.table_length:
             return []
         return [table for table in cache.tables if not self._may_write(table.block_ids[index], offset)]
 
@@ -304,14 +308,11 @@ class KVManager:
             return False
         return not isinstance(content, PrefixNode) or len(content.token_ids) <= offset
 
-    def _first_visible_block(self, window: int | None, num_computed_tokens: int) -> int:
-        """Returns the index of the first block that the next query sees."""
-        return 0 if window is None else max(0, num_computed_tokens - window + 1) // self.block_size
-
     def _drop_unseen(self, cache: SequenceCache) -> None:
         """Gives back the blocks that no later query sees."""
         for table, group in zip(cache.tables, self.groups, strict=True):
-            for block_id in table.drop_until(self._first_visible_block(group.window, cache.num_computed_tokens)):
+            first_visible = first_visible_position(group.window, cache.num_computed_tokens) // self.block_size
+            for block_id in table.drop_until(first_visible):
                 self._pool.release(block_id)
 
     def _set_next_commit(self, cache: SequenceCache) -> None:
@@ -351,7 +352,7 @@ class KVManager:
         """Fills the tables with the nodes' blocks, as far as the query at ``num_tokens`` sees them."""
         tables = []
         for group, spec in enumerate(self.groups):
-            first_held = self._first_visible_block(spec.window, num_tokens)
+            first_held = first_visible_position(spec.window, num_tokens) // self.block_size
             held = [node.block_ids[group] for node in nodes[first_held:]]
             for block_id in held:
                 self._pool.hold(block_id)

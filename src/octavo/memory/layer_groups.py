@@ -58,6 +58,11 @@ def _largest_group_size(counts: Sequence[int]) -> int:
     return 1
 
 
+def first_visible_position(window: int | None, position: int) -> int:
+    """Returns the first position that the query at ``position`` sees."""
+    return 0 if window is None else max(0, position - window + 1)
+
+
 def layers_per_block(groups: Sequence[LayerGroup]) -> int:
     """Returns how many layers one block stores: the size of the largest group."""
     return max(len(group.layers) for group in groups)

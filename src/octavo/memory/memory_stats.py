@@ -19,7 +19,7 @@ class MemoryStats:
         num_saved_slots: computed slots that further holders would need if nothing were shared.
         num_allocated_slots: slots of all used blocks.
         num_computed_slots: those of them that hold a token's K/V.
-        num_query_tokens: tokens looked up in the prefix cache.
+        num_query_tokens: tokens looked up in the prefix cache by sequences that ran.
         num_hit_tokens: those of them that were found.
         num_copies: blocks copied (partial hits and copy-on-write).
         num_evictions: cached blocks dropped to make room.

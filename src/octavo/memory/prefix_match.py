@@ -1,6 +1,6 @@
 """How much of a token run is in the prefix cache.
 
-Owns: the search for the longest usable prefix, windows included. Must not know: reference counts; it changes nothing.
+Owns: the search for the longest usable prefix, windows included. Must not know: sequences; it changes nothing.
 
 Invariants:
 1. At least one token is left to compute, so that there are logits.
@@ -11,8 +11,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from octavo.memory.block_pool import BlockPool
 from octavo.memory.block_table import NO_BLOCK
-from octavo.memory.layer_groups import LayerGroup
+from octavo.memory.layer_groups import LayerGroup, first_visible_position
 from octavo.memory.prefix_tree import PrefixNode, PrefixTree
 
 
@@ -34,6 +35,8 @@ class PrefixMatch:
         end: why it is not longer.
         nodes: the whole blocks known, in order.
         tail: the node whose block is copied for the last ``num_tokens % block_size`` tokens; None when there are none.
+        num_held_blocks: blocks of the prefix that open sequences hold already, over all groups: reusing them takes none of the
+            available ones.
         num_whole_blocks: length of the longest usable prefix without ``tail``, in blocks.
         version: the tree's version when this was found.
     """
@@ -43,6 +46,7 @@ class PrefixMatch:
     end: MatchEnd
     nodes: tuple[PrefixNode, ...]
     tail: PrefixNode | None
+    num_held_blocks: int
     num_whole_blocks: int
     version: int
 
@@ -50,8 +54,10 @@ class PrefixMatch:
 class PrefixMatcher:
     """Searches one tree for prefixes that satisfy every layer group."""
 
-    def __init__(self, tree: PrefixTree, groups: Sequence[LayerGroup], block_size: int):
+    def __init__(self, tree: PrefixTree, pool: BlockPool, groups: Sequence[LayerGroup], block_size: int):
         self._tree = tree
+        self._ref_counts = pool.ref_counts
+        self._groups = tuple(groups)
         self._block_size = block_size
         self._windows = [(group, spec.window) for group, spec in enumerate(groups) if spec.window is not None]
 
@@ -61,7 +67,7 @@ class PrefixMatcher:
         root = self._tree.roots.get(namespace)
         if root is None:
             end = MatchEnd.NO_CONTINUATION if limit else MatchEnd.ALL_MATCHED
-            return PrefixMatch(0, 0, end, (), None, 0, self._tree.version)
+            return PrefixMatch(0, 0, end, (), None, 0, 0, self._tree.version)
         nodes = self._walk(root, token_ids[:limit], computed=True)
         num_known = len(nodes) * self._block_size
         last = nodes[-1] if nodes else root
@@ -77,6 +83,7 @@ class PrefixMatcher:
             _reason(num_tokens, num_known, limit),
             tuple(nodes),
             tail,
+            self._count_held(nodes, num_tokens),
             num_whole_blocks,
             self._tree.version,
         )
@@ -111,7 +118,16 @@ class PrefixMatcher:
         """Returns whether the query at position ``num_tokens`` finds all that its windows show."""
         size = self._block_size
         return all(
-            first * size <= max(0, num_tokens - window + 1) for first, (_, window) in zip(first_present, self._windows, strict=True)
+            first * size <= first_visible_position(window, num_tokens)
+            for first, (_, window) in zip(first_present, self._windows, strict=True)
+        )
+
+    def _count_held(self, nodes: Sequence[PrefixNode], num_tokens: int) -> int:
+        num_blocks = num_tokens // self._block_size
+        return sum(
+            self._ref_counts[node.block_ids[group]] > 0
+            for group, spec in enumerate(self._groups)
+            for node in nodes[first_visible_position(spec.window, num_tokens) // self._block_size : num_blocks]
         )
 
     def _find_tail(

@@ -61,7 +61,7 @@ class PrefixNode:
 
     def is_empty(self) -> bool:
         """Returns whether nothing would be lost with the node."""
-        return not self.children and self.owner is None and all(block_id == NO_BLOCK for block_id in self.block_ids)
+        return not self.children and self.owner is None and self.block_ids.count(NO_BLOCK) == len(self.block_ids)
 
 
 class PrefixTree:

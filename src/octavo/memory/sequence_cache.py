@@ -20,6 +20,7 @@ class SequenceCache:
     Attributes:
         namespace: the root under which the sequence's blocks are shared.
         num_prompt_tokens: tokens known when the sequence was opened; its last, partial block is shared once they are computed.
+        num_query_tokens: tokens looked up in the prefix cache and not yet counted in the statistics.
         num_hit_tokens: tokens that came from the prefix cache.
         num_computed_tokens: tokens whose K/V is in memory.
         num_writable_tokens: see invariant 2.
@@ -38,6 +39,7 @@ class SequenceCache:
         "num_computed_tokens",
         "num_hit_tokens",
         "num_prompt_tokens",
+        "num_query_tokens",
         "num_registered_blocks",
         "num_writable_tokens",
         "registers",
@@ -47,6 +49,7 @@ class SequenceCache:
     def __init__(self, namespace: Hashable, num_prompt_tokens: int, tables: tuple[BlockTable, ...], *, registers: bool):
         self.namespace = namespace
         self.num_prompt_tokens = num_prompt_tokens
+        self.num_query_tokens = 0
         self.num_hit_tokens = 0
         self.num_computed_tokens = 0
         self.num_writable_tokens = 0
@@ -58,16 +61,21 @@ class SequenceCache:
         self.registers = registers
 
     @property
-    def num_blocks(self) -> int:
-        """Length of each table, in blocks."""
+    def table_length(self) -> int:
+        """Entries of each table, those that left the window included."""
         return len(self.tables[0].block_ids)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that the sequence holds, over all groups."""
+        return sum(len(table.block_ids) - table.first_held for table in self.tables)
 
     def held_blocks(self) -> list[int]:
         """Returns every block id that the sequence holds, over all groups, deepest last."""
         first_held = min(table.first_held for table in self.tables)
         return [
             table.block_ids[index]
-            for index in range(first_held, self.num_blocks)
+            for index in range(first_held, self.table_length)
             for table in self.tables
             if index >= table.first_held
         ]
