@@ -4,14 +4,19 @@
 #include <cmath>
 
 #include "kernels/kernels.h"
+#include "simd/simd_math.h"
 
 namespace octavo::OCTAVO_ISA {
 
 void soft_cap(const SoftCapArgs& args, int64_t num_rows, Worker& worker) {
+  const VF cap = broadcast(args.cap);
   const Range rows = share_of(num_rows, worker);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     float* x = args.x + row * args.x_stride;
-    for (int64_t i = 0; i < args.size; ++i) x[i] = args.cap * std::tanh(x[i] / args.cap);
+    for (int64_t i = 0; i < args.size; i += VF::kLanes) {
+      const int n = args.size - i < VF::kLanes ? static_cast<int>(args.size - i) : VF::kLanes;
+      store_partial(x + i, cap * tanh(load_partial(x + i, n) / cap), n);
+    }
   }
 }
 

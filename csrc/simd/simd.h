@@ -6,7 +6,10 @@
 //   reduce_add(v) reduce_max(v)     halves folded in one fixed order
 //   load_bf16(p) load_fp16(p)       kLanes 16-bit values as floats; store_bf16 store_fp16 round to nearest even
 //   select_less(a, b, x, y)         a < b ? x : y per lane
-//   round_to_int(v) scale_by_power(v, n)   helpers of exp: nearest integer as VF, v * 2^n for integral n in [-126, 127]
+//   mask_less(a, b) mask_less_equal(a, b)   bit i tells whether the comparison holds in lane i; false where either is
+//   NaN DoubleSum                       add(v) sums lanes in double precision; total() folds them in one fixed order
+//   round_to_int(v)                 nearest integer, as floats
+//   scale_by_power(v, n)            v * 2^n for integral n in [-126, 127]
 #pragma once
 
 #include <cstdint>

@@ -35,6 +35,9 @@ static inline VF select_less(VF a, VF b, VF x, VF y) {
   return {_mm256_blendv_ps(y.v, x.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
 }
 
+static inline uint32_t mask_less(VF a, VF b) { return _mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)); }
+static inline uint32_t mask_less_equal(VF a, VF b) { return _mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_LE_OQ)); }
+
 static inline float reduce_add(VF a) {
   __m128 half = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   half = _mm_add_ps(half, _mm_movehl_ps(half, half));
@@ -45,6 +48,19 @@ static inline float reduce_max(VF a) {
   half = _mm_max_ps(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(_mm_max_ss(half, _mm_shuffle_ps(half, half, 1)));
 }
+
+struct DoubleSum {
+  __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
+  void add(VF a) {
+    low = _mm256_add_pd(low, _mm256_cvtps_pd(_mm256_castps256_ps128(a.v)));
+    high = _mm256_add_pd(high, _mm256_cvtps_pd(_mm256_extractf128_ps(a.v, 1)));
+  }
+  double total() const {
+    const __m256d both = _mm256_add_pd(low, high);
+    const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(both), _mm256_extractf128_pd(both, 1));
+    return _mm_cvtsd_f64(half) + _mm_cvtsd_f64(_mm_unpackhi_pd(half, half));
+  }
+};
 
 static inline VF round_to_int(VF a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 static inline VF scale_by_power(VF a, VF n) {

@@ -35,6 +35,9 @@ static inline VF select_less(VF a, VF b, VF x, VF y) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
 }
 
+static inline uint32_t mask_less(VF a, VF b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
+static inline uint32_t mask_less_equal(VF a, VF b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ); }
+
 static inline float reduce_add(VF a) {
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
   __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -47,6 +50,20 @@ static inline float reduce_max(VF a) {
   four = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
 }
+
+struct DoubleSum {
+  __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+  void add(VF a) {
+    low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(a.v)));
+    high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1)));
+  }
+  double total() const {
+    const __m512d both = _mm512_add_pd(low, high);
+    const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(both), _mm512_extractf64x4_pd(both, 1));
+    const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(half) + _mm_cvtsd_f64(_mm_unpackhi_pd(half, half));
+  }
+};
 
 static inline VF round_to_int(VF a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};

@@ -51,6 +51,15 @@ static inline VF select_less(VF a, VF b, VF x, VF y) {
           _mm256_blendv_ps(y.high, x.high, _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ))};
 }
 
+static inline uint32_t mask_less(VF a, VF b) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ))) |
+         static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ))) << 8;
+}
+static inline uint32_t mask_less_equal(VF a, VF b) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_LE_OQ))) |
+         static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LE_OQ))) << 8;
+}
+
 static inline float reduce_add(VF a) {
   const __m256 eight = _mm256_add_ps(a.low, a.high);
   __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -63,6 +72,20 @@ static inline float reduce_max(VF a) {
   four = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
 }
+
+struct DoubleSum {
+  double lanes[16] = {};
+  void add(VF a) {
+    alignas(64) float values[16];
+    store(values, a);
+    for (int i = 0; i < 16; ++i) lanes[i] += values[i];
+  }
+  double total() const {
+    double sum = 0;
+    for (double lane : lanes) sum += lane;
+    return sum;
+  }
+};
 
 static inline VF round_to_int(VF a) {
   return {_mm256_round_ps(a.low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),

@@ -38,11 +38,27 @@ static inline VF max(VF a, VF b) { return {vbslq_f32(vcgtq_f32(a.v, b.v), a.v, b
 static inline VF abs(VF a) { return {vabsq_f32(a.v)}; }
 static inline VF select_less(VF a, VF b, VF x, VF y) { return {vbslq_f32(vcltq_f32(a.v, b.v), x.v, y.v)}; }
 
+static inline uint32_t lane_bits(uint32x4_t mask) {
+  static const uint32_t kBits[4] = {1, 2, 4, 8};
+  return vaddvq_u32(vandq_u32(mask, vld1q_u32(kBits)));
+}
+static inline uint32_t mask_less(VF a, VF b) { return lane_bits(vcltq_f32(a.v, b.v)); }
+static inline uint32_t mask_less_equal(VF a, VF b) { return lane_bits(vcleq_f32(a.v, b.v)); }
+
 static inline float reduce_add(VF a) {
   const float32x2_t half = vadd_f32(vget_low_f32(a.v), vget_high_f32(a.v));
   return vget_lane_f32(half, 0) + vget_lane_f32(half, 1);
 }
 static inline float reduce_max(VF a) { return vmaxvq_f32(a.v); }
+
+struct DoubleSum {
+  float64x2_t low = vdupq_n_f64(0.0), high = vdupq_n_f64(0.0);
+  void add(VF a) {
+    low = vaddq_f64(low, vcvt_f64_f32(vget_low_f32(a.v)));
+    high = vaddq_f64(high, vcvt_high_f64_f32(a.v));
+  }
+  double total() const { return vaddvq_f64(vaddq_f64(low, high)); }
+};
 
 static inline VF round_to_int(VF a) { return {vrndnq_f32(a.v)}; }
 static inline VF scale_by_power(VF a, VF n) {
