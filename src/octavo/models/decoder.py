@@ -64,6 +64,12 @@ class DecoderBuffers:
         widths = 2 * spec.hidden_size + spec.qkv_width + spec.q_width + 3 * spec.intermediate_size
         return 4 * (widths + sum(rotary.rotary_dim for rotary in spec.rotaries))
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all buffers."""
+        arrays = (self.hidden, self.normed, self.qkv, self.attended, self.gate_up, self.activated, *self.rotations)
+        return sum(array.nbytes for array in arrays)
+
     def first_rows(self, num_tokens: int) -> "DecoderBuffers":
         """Returns views of the first ``num_tokens`` rows."""
         return DecoderBuffers(

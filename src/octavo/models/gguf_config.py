@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from octavo.errors import CheckpointError, UnsupportedModelError
 from octavo.models.rotary import Rotary, YarnSettings, default_rotary, linear_rotary, yarn_attention_factor, yarn_rotary
 from octavo.models.spec import ModelSpec, layer_windows, share_rotaries
@@ -43,6 +45,10 @@ class Header:
         """Returns the value of a key, or ``default``."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
+    def has(self, key: str) -> bool:
+        """Whether the key is there."""
+        return f"{self.architecture}.{key}" in self.metadata
+
     def need(self, key: str) -> Any:
         """Returns the value of a key that has no default."""
         value = self.get(key)
@@ -52,18 +58,17 @@ class Header:
 
     def uniform(self, key: str) -> int:
         """Returns a value that may be given per layer but must be the same in all."""
-        value = self.need(key)
-        distinct = set(value) if isinstance(value, list | tuple) else {value}
+        distinct = np.unique(self.need(key))
         if len(distinct) != 1:
             raise UnsupportedModelError(f"{self.architecture}.{key} differs between layers, which is not supported")
-        return int(distinct.pop())
+        return int(distinct[0])
 
 
 def from_gguf_metadata(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelSpec:
     """Returns the spec that a GGUF header describes.
 
     Args:
-        metadata: the header's keys; arrays as lists.
+        metadata: the header's keys; arrays as lists or numpy arrays.
         tensor_names: the file's tensors: which biases and which output head there are is stated nowhere else.
 
     Raises:
@@ -87,7 +92,7 @@ def from_gguf_metadata(metadata: Mapping[str, Any], tensor_names: Collection[str
         intermediate_size=header.uniform("feed_forward_length"),
         num_layers=num_layers,
         num_q_heads=num_heads,
-        num_kv_heads=header.uniform("attention.head_count_kv") if header.get("attention.head_count_kv") else num_heads,
+        num_kv_heads=header.uniform("attention.head_count_kv") if header.has("attention.head_count_kv") else num_heads,
         head_dim=head_dim,
         max_position=max_position,
         rms_norm_eps=header.need("attention.layer_norm_rms_epsilon"),
@@ -120,7 +125,7 @@ def read_architecture(metadata: Mapping[str, Any]) -> str:
 def refuse_unsupported(header: Header) -> None:
     """Raises `UnsupportedModelError` for a key whose value asks for arithmetic that is not there."""
     for key in REFUSED_KEYS:
-        if header.get(key):
+        if np.any(header.get(key, 0)):
             raise UnsupportedModelError(f"{header.architecture}.{key}={header.get(key)!r} is not supported")
     key_length, value_length = header.get("attention.key_length"), header.get("attention.value_length")
     if key_length != value_length:
@@ -134,7 +139,7 @@ def read_sliding_layers(header: Header, num_layers: int) -> tuple[bool, ...]:
     if not header.get("attention.sliding_window"):
         return (False,) * num_layers
     pattern = header.get("attention.sliding_window_pattern", WINDOW_CYCLES.get(header.architecture))
-    if isinstance(pattern, list | tuple):
+    if np.ndim(pattern):
         return tuple(bool(slides) for slides in pattern)
     return tuple(pattern is None or (layer + 1) % pattern != 0 for layer in range(num_layers))
 
