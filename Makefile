@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/lock.txt
+INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint requirements/lock.txt
 SOURCES := pyproject.toml CMakeLists.txt requirements/lock.txt \
 	$(shell find src csrc -type f ! -name '*.pyc' ! -name '*.so')
 
