@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-SUFFIXES = "py|cpp|h|md|toml|json|txt"
+SUFFIXES = "py|cpp|h|md|txt"
 LINE_LIMITS = {"README.md": 150, "ARCHITECTURE.md": 250}
 
 
