@@ -20,7 +20,7 @@ VF gelu_tanh(VF x) {
 template <Activation activation>
 void activate(const float* gate, const float* up, float* out, int64_t size) {
   for (int64_t i = 0; i < size; i += kLanes) {
-    const int n = size - i < kLanes ? static_cast<int>(size - i) : kLanes;
+    const int n = lanes_left(size - i);
     const VF x = load_partial(gate + i, n);
     const VF y = activation == Activation::kSilu ? x * logistic(x) : gelu_tanh(x);
     store_partial(out + i, y * load_partial(up + i, n), n);

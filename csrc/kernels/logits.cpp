@@ -14,7 +14,7 @@ void soft_cap(const SoftCapArgs& args, int64_t num_rows, Worker& worker) {
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     float* x = args.x + row * args.x_stride;
     for (int64_t i = 0; i < args.size; i += VF::kLanes) {
-      const int n = args.size - i < VF::kLanes ? static_cast<int>(args.size - i) : VF::kLanes;
+      const int n = lanes_left(args.size - i);
       store_partial(x + i, cap * tanh(load_partial(x + i, n) / cap), n);
     }
   }

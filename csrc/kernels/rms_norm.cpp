@@ -22,7 +22,7 @@ float sum_of_squares(const float* x, int64_t size) {
     }
   }
   for (int chain = 0; i < size; i += kLanes, ++chain) {
-    const VF value = load_partial(x + i, size - i < kLanes ? static_cast<int>(size - i) : kLanes);
+    const VF value = load_partial(x + i, lanes_left(size - i));
     sum[chain] = fma(value, value, sum[chain]);
   }
   return reduce_add((sum[0] + sum[1]) + (sum[2] + sum[3]));
@@ -32,7 +32,7 @@ void normalise_row(const float* x, float* out, const RmsNormArgs& args) {
   const float mean = sum_of_squares(x, args.size) / static_cast<float>(args.size);
   const VF factor = broadcast(1.0f / std::sqrt(mean + args.eps));
   for (int64_t i = 0; i < args.size; i += kLanes) {
-    const int n = args.size - i < kLanes ? static_cast<int>(args.size - i) : kLanes;
+    const int n = lanes_left(args.size - i);
     VF y = load_partial(x + i, n) * factor * load_partial(args.weight + i, n);
     if (args.accumulate) y = load_partial(out + i, n) + y;
     store_partial(out + i, y, n);

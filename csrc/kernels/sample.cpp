@@ -1,12 +1,19 @@
-// sample, logprobs, chosen_ranks. Workers take whole entries. Twins of the same names in reference.py.
-#include <cmath>
-
-#include "kernels/kernels.h"
+// sample: draws one token from a row of logits.
+//
+// Workers take whole entries. A row without limits is drawn from all its weights; with top_k, top_p or min_p, only from
+// the candidates that can survive them, usually a few hundred. Sums are in double precision. Twin: sample in
+// reference.py.
+#include "kernels/row_scan.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
 
-// Philox4x32-10 with key = seed and counter = (position, index); returns a double in [0, 1) of 53 bits.
+struct SamplingParameters {
+  float temperature, top_k, top_p, min_p;
+};
+
+// Philox4x32-10 (Salmon et al., SC 2011) with key = seed and counter = (position, index of the choice): 53 bits in [0,
+// 1).
 double uniform_draw(uint64_t seed, uint64_t index, uint64_t position) {
   uint32_t counter[4] = {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
                          static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)};
@@ -23,72 +30,99 @@ double uniform_draw(uint64_t seed, uint64_t index, uint64_t position) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-// NaN counts as -inf.
-float clean(float logit) { return logit == logit ? logit : -INFINITY; }
+double sum_of(const float* weights, int64_t size) {
+  DoubleSum sum;
+  for (int64_t i = 0; i < size; i += VF::kLanes) sum.add(load_partial(weights + i, lanes_left(size - i)));
+  return sum.total();
+}
 
-int64_t argmax(const float* logits, int64_t size) {
-  int64_t best = 0;
-  for (int64_t i = 1; i < size; ++i) {
-    if (clean(logits[i]) > clean(logits[best])) best = i;
+// Inverts the cumulative sum: whole pieces first, then element by element inside the piece.
+int64_t pick(const float* weights, int64_t size, double draw) {
+  constexpr int64_t kPiece = 1024;
+  double total = 0;
+  for (int64_t i = 0; i < size; i += kPiece) total += sum_of(weights + i, size - i < kPiece ? size - i : kPiece);
+  const double target = draw * total;
+  double cumulative = 0;
+  int64_t last = 0;  // the last element with weight so far: the answer when rounding leaves the target unreached
+  for (int64_t i = 0; i < size; i += kPiece) {
+    const int64_t end = size - i < kPiece ? size : i + kPiece;
+    const double sum = sum_of(weights + i, end - i);
+    if (cumulative + sum <= target && end < size) {
+      cumulative += sum;
+      continue;
+    }
+    for (int64_t j = i; j < end; ++j) {
+      cumulative += weights[j];
+      if (weights[j] > 0) last = j;
+      if (cumulative > target) return last;
+    }
   }
-  return best;
+  return last;
+}
+
+// Leaves in `candidates` the tokens that top_k, min_p and top_p keep, with their weights.
+void limit(const float* row, int64_t size, float largest, const SamplingParameters& parameters,
+           Candidates& candidates) {
+  const float temperature = parameters.temperature;
+  const bool has_top_k = parameters.top_k > 0 && parameters.top_k < static_cast<float>(size);
+  if (has_top_k) {
+    collect_highest(row, size, largest, static_cast<int64_t>(parameters.top_k), candidates);
+  } else if (parameters.min_p > 0) {
+    // A little more than needed, so that rounding loses nobody: the exact comparison follows.
+    collect(row, size, largest + temperature * (std::log(parameters.min_p) * 1.001f - 0.001f), candidates);
+  } else {
+    const double total = write_weights(row, size, largest, temperature, candidates.weights);
+    for (const float gap : {8.0f, 16.0f, INFINITY}) {
+      collect(row, size, largest - gap * temperature, candidates);
+      if (write_weights(candidates.logits, candidates.size, largest, temperature, candidates.weights) >=
+          parameters.top_p * total) {
+        break;
+      }
+    }
+    keep_heaviest(candidates, parameters.top_p * total);
+    return;
+  }
+  write_weights(candidates.logits, candidates.size, largest, temperature, candidates.weights);
+  if (parameters.min_p > 0) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < candidates.size; ++i) {
+      if (candidates.weights[i] < parameters.min_p) continue;
+      candidates.ids[kept] = candidates.ids[i];
+      candidates.logits[kept] = candidates.logits[i];
+      candidates.weights[kept++] = candidates.weights[i];
+    }
+    candidates.size = kept;
+  }
+  if (parameters.top_p < 1) {
+    keep_heaviest(candidates, parameters.top_p * sum_of(candidates.weights, candidates.size));
+  }
+}
+
+int64_t draw_token(const float* row, int64_t size, const SamplingParameters& parameters, const uint64_t* key,
+                   std::byte* scratch) {
+  const float largest = row_max(row, size);
+  if (parameters.temperature == 0 || !std::isfinite(largest)) return first_equal(row, size, largest);
+  const double draw = uniform_draw(key[0], key[1], key[2]);
+  Candidates candidates = no_candidates(scratch, size);
+  if (parameters.top_k == 0 && parameters.top_p >= 1 && parameters.min_p <= 0) {
+    write_weights(row, size, largest, parameters.temperature, candidates.weights);
+    return pick(candidates.weights, size, draw);
+  }
+  limit(row, size, largest, parameters, candidates);
+  if (candidates.size == 0) return first_equal(row, size, largest);  // min_p > 1
+  return candidates.ids[pick(candidates.weights, candidates.size, draw)];
 }
 
 }  // namespace
 
 void sample(const SampleArgs& args, int64_t num_entries, Worker& worker) {
+  std::byte* scratch = worker.scratch(candidate_bytes(args.vocab_size));
   const Range entries = share_of(num_entries, worker);
   for (int64_t entry = entries.begin; entry < entries.end; ++entry) {
-    const float* logits = args.logits + args.rows[entry] * args.logits_stride;
-    const uint64_t* key = args.keys + 3 * entry;
-    const int64_t best = argmax(logits, args.vocab_size);
-    args.out[entry] = static_cast<int32_t>(best);
-    const float temperature = args.parameters[4 * entry];
-    if (temperature == 0 || !std::isfinite(logits[best])) continue;
-    double total = 0;
-    for (int64_t i = 0; i < args.vocab_size; ++i) total += std::exp((clean(logits[i]) - logits[best]) / temperature);
-    double left = uniform_draw(key[0], key[1], key[2]) * total;
-    for (int64_t i = 0; i < args.vocab_size && left >= 0; ++i) {
-      const float weight = std::exp((clean(logits[i]) - logits[best]) / temperature);
-      left -= weight;
-      if (weight > 0) args.out[entry] = static_cast<int32_t>(i);
-    }
-  }
-}
-
-void logprobs(const LogprobsArgs& args, int64_t num_entries, Worker& worker) {
-  const Range entries = share_of(num_entries, worker);
-  for (int64_t entry = entries.begin; entry < entries.end; ++entry) {
-    const float* logits = args.logits + args.rows[entry] * args.logits_stride;
-    int32_t* ids = args.top_ids + entry * (1 + args.num_top);
-    float* values = args.top_logprobs + entry * (1 + args.num_top);
-    const float largest = logits[argmax(logits, args.vocab_size)];
-    double total = 0;
-    for (int64_t i = 0; i < args.vocab_size; ++i) total += std::exp(clean(logits[i]) - largest);
-    ids[0] = args.chosen[entry];
-    for (int64_t k = 1; k <= args.num_top; ++k) {
-      int64_t best = -1;
-      for (int64_t i = 0; i < args.vocab_size; ++i) {
-        const bool follows = k == 1 || clean(logits[i]) < clean(logits[ids[k - 1]]) ||
-                             (clean(logits[i]) == clean(logits[ids[k - 1]]) && i > ids[k - 1]);
-        if (follows && (best < 0 || clean(logits[i]) > clean(logits[best]))) best = i;
-      }
-      ids[k] = static_cast<int32_t>(best);
-    }
-    for (int64_t k = 0; k <= args.num_top; ++k) {
-      values[k] = static_cast<float>(static_cast<double>(clean(logits[ids[k]])) - largest - std::log(total));
-    }
-  }
-}
-
-void chosen_ranks(const ChosenRanksArgs& args, int64_t num_entries, Worker& worker) {
-  const Range entries = share_of(num_entries, worker);
-  for (int64_t entry = entries.begin; entry < entries.end; ++entry) {
-    const float* logits = args.logits + args.rows[entry] * args.logits_stride;
-    const float chosen = clean(logits[args.chosen[entry]]);
-    int32_t rank = 1;
-    for (int64_t i = 0; i < args.vocab_size; ++i) rank += logits[i] > chosen;
-    args.out[entry] = rank;
+    const float* p = args.parameters + 4 * entry;
+    const float* row = args.logits + args.rows[entry] * args.logits_stride;
+    const int64_t token = draw_token(row, args.vocab_size, {p[0], p[1], p[2], p[3]}, args.keys + 3 * entry, scratch);
+    args.out[entry] = static_cast<int32_t>(token);
   }
 }
 

@@ -25,3 +25,10 @@
 #else
 #error "no vector header for this instruction set"
 #endif
+
+namespace octavo::OCTAVO_ISA {
+
+// How many lanes of a vector that starts `left` elements before the end of an array lie inside it.
+static inline int lanes_left(int64_t left) { return left < VF::kLanes ? static_cast<int>(left) : VF::kLanes; }
+
+}  // namespace octavo::OCTAVO_ISA

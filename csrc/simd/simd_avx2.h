@@ -20,8 +20,17 @@ static inline void store(float* p, VF a) { _mm256_storeu_ps(p, a.v); }
 static inline __m256i first_lanes(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-static inline VF load_partial(const float* p, int n) { return {_mm256_maskload_ps(p, first_lanes(n))}; }
-static inline void store_partial(float* p, VF a, int n) { _mm256_maskstore_ps(p, first_lanes(n), a.v); }
+// The branch is worth its while: a masked store takes more than ten cycles on some processors.
+static inline VF load_partial(const float* p, int n) {
+  return n >= VF::kLanes ? load(p) : VF{_mm256_maskload_ps(p, first_lanes(n))};
+}
+static inline void store_partial(float* p, VF a, int n) {
+  if (n >= VF::kLanes) {
+    store(p, a);
+  } else {
+    _mm256_maskstore_ps(p, first_lanes(n), a.v);
+  }
+}
 
 static inline VF operator+(VF a, VF b) { return {_mm256_add_ps(a.v, b.v)}; }
 static inline VF operator-(VF a, VF b) { return {_mm256_sub_ps(a.v, b.v)}; }

@@ -23,11 +23,13 @@ static inline void store(float* p, VF a) {
 }
 
 static inline VF load_partial(const float* p, int n) {
+  if (n >= VF::kLanes) return load(p);
   alignas(64) float lanes[16] = {};
   for (int i = 0; i < n; ++i) lanes[i] = p[i];
   return load(lanes);
 }
 static inline void store_partial(float* p, VF a, int n) {
+  if (n >= VF::kLanes) return store(p, a);
   alignas(64) float lanes[16];
   store(lanes, a);
   for (int i = 0; i < n; ++i) p[i] = lanes[i];

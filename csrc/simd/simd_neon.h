@@ -18,11 +18,13 @@ static inline VF load(const float* p) { return {vld1q_f32(p)}; }
 static inline void store(float* p, VF a) { vst1q_f32(p, a.v); }
 
 static inline VF load_partial(const float* p, int n) {
+  if (n >= VF::kLanes) return load(p);
   float lanes[4] = {};
   for (int i = 0; i < n; ++i) lanes[i] = p[i];
   return load(lanes);
 }
 static inline void store_partial(float* p, VF a, int n) {
+  if (n >= VF::kLanes) return store(p, a);
   float lanes[4];
   store(lanes, a);
   for (int i = 0; i < n; ++i) p[i] = lanes[i];
