@@ -3,14 +3,15 @@
 import random
 
 import pytest
-from unit.memory_oracle import MemoryOracle
 
 from octavo.memory.kv_manager import KVManager
 from octavo.memory.layer_groups import LayerGroup, group_layers
+from unit.memory_oracle import MemoryOracle
 
 FULL = group_layers([None])
 MIXED = (LayerGroup((0, 1), 5), LayerGroup((2, 3), None), LayerGroup((4,), 9))
 WINDOWED = (LayerGroup((0,), 6),)
+NARROW = (LayerGroup((0,), 1), LayerGroup((1,), 2))
 
 
 def random_prompt(rng: random.Random, block_size: int) -> list[int]:
@@ -43,7 +44,7 @@ def one_step(rng: random.Random, oracle: MemoryOracle) -> None:
         oracle.run_step()
 
 
-@pytest.mark.parametrize("groups", [FULL, MIXED, WINDOWED], ids=["full", "mixed", "windowed"])
+@pytest.mark.parametrize("groups", [FULL, MIXED, WINDOWED, NARROW], ids=["full", "mixed", "windowed", "narrow"])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False], ids=["cached", "uncached"])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_random_steps_never_show_foreign_content(groups, enable_prefix_caching, block_size):

@@ -76,9 +76,7 @@ def test_tiny_temperatures_are_greedy(temperature):
     assert SamplingParams(temperature=temperature).is_greedy
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("stop_token_ids", [16]), ("allowed_token_ids", [3, -1]), ("logit_bias", {99: 1.0})]
-)
+@pytest.mark.parametrize(("field", "value"), [("stop_token_ids", [16]), ("allowed_token_ids", [3, -1]), ("logit_bias", {99: 1.0})])
 def test_token_ids_outside_the_vocabulary_are_refused(field, value):
     with pytest.raises(RequestError, match="a token id from 0 to 15") as caught:
         SamplingParams(**{field: value}).check_vocabulary(16)

@@ -99,7 +99,9 @@ def test_a_sequence_without_tokens_in_the_step_is_not_sampled():
 
 def test_what_can_never_fit_is_refused_with_the_numbers():
     bench = Bench(8)
-    with pytest.raises(CapacityError, match=r"prompt of 30 tokens and up to 3 more need 9 KV blocks .* has 8 \(32 tokens\)") as caught:
+    with pytest.raises(
+        CapacityError, match=r"prompt of 30 tokens and up to 3 more need 9 KV blocks .* has 8 \(32 tokens\)"
+    ) as caught:
         bench.add(range(30), 3)
     assert "kv_memory" in caught.value.hint
     assert not caught.value.may_fit_later

@@ -20,6 +20,7 @@ from octavo.memory.invariants import check_memory
 from octavo.memory.layer_groups import LayerGroup, first_visible_position
 from octavo.memory.memory_stats import EventCounts, MemoryStats, count_slots
 from octavo.memory.prefix_match import PrefixMatch, PrefixMatcher
+from octavo.memory.prefix_registry import PrefixRegistry
 from octavo.memory.prefix_tree import PrefixNode, PrefixTree
 from octavo.memory.sequence_cache import SequenceCache
 
@@ -41,6 +42,7 @@ class KVManager:
         self._pool = BlockPool(num_blocks)
         self._tree = PrefixTree(self._pool, [group.window is not None for group in groups])
         self._matcher = PrefixMatcher(self._tree, self._pool, groups, block_size)
+        self._registry = PrefixRegistry(self._tree, block_size)
         self._copies = BlockCopies()
         self._caches: set[SequenceCache] = set()
         self._events = EventCounts()
@@ -149,7 +151,7 @@ class KVManager:
             self._reuse(cache, match)
             cache.num_query_tokens = len(token_ids)
         if cache.registers:
-            self._announce(cache, token_ids)
+            self._registry.announce(cache, token_ids)
         return cache
 
     def allocate(self, cache: SequenceCache, num_tokens: int) -> bool:
@@ -193,9 +195,9 @@ class KVManager:
             self._events.hit_tokens += cache.num_hit_tokens
             cache.num_query_tokens = 0
         if cache.registers:
-            self._register_blocks(cache, token_ids)
+            self._registry.register_blocks(cache, token_ids)
             if num_computed_tokens == cache.num_prompt_tokens:
-                self._register_tail(cache, token_ids)
+                self._registry.register_tail(cache, token_ids)
         self._drop_unseen(cache)
         self._set_next_commit(cache)
 
@@ -218,11 +220,9 @@ class KVManager:
     def free(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
         """Ends a sequence and gives all its blocks back; computed ones stay reusable until they are evicted."""
         self._caches.remove(cache)
-        for node in reversed(cache.announced):
-            if node.attached and node.owner is cache:
-                self._tree.remove(node)
+        self._registry.withdraw(cache)
         if cache.registers:
-            self._register_tail(cache, token_ids)
+            self._registry.register_tail(cache, token_ids)
         for block_id in reversed(cache.held_blocks()):  # the deepest is the first to be evicted
             self._pool.release(block_id)
 
@@ -361,41 +361,3 @@ class KVManager:
         cache.node = nodes[-1] if nodes else None
         cache.num_registered_blocks = len(nodes)
         cache.num_hit_tokens = cache.num_computed_tokens = cache.num_writable_tokens = num_tokens
-
-    def _announce(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
-        """Puts nodes for the tokens to be computed into the tree, so that others can wait for them."""
-        node = cache.node or self._tree.root(cache.namespace)
-        for start in range(cache.num_registered_blocks * self.block_size, len(token_ids), self.block_size):
-            key = tuple(token_ids[start : start + self.block_size])
-            child = node.children.get(key)
-            if child is None:
-                child = self._tree.insert(node, key, cache)
-                cache.announced.append(child)
-            node = child
-
-    def _register_blocks(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
-        """Makes the whole computed blocks reusable. Where the path left the tree, it is laid again from the root."""
-        node, start = cache.node, cache.num_registered_blocks
-        if node is None or not node.attached:
-            node, start = self._tree.root(cache.namespace), 0
-        num_blocks = cache.num_computed_tokens // self.block_size
-        for index in range(start, num_blocks):
-            key = tuple(token_ids[index * self.block_size : (index + 1) * self.block_size])
-            child = node.children.get(key) or self._tree.insert(node, key, None)
-            self._tree.fill(child, [table.block_ids[index] for table in cache.tables])
-            node = child
-        cache.node, cache.num_registered_blocks = node, num_blocks
-
-    def _register_tail(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
-        """Makes the partial last block reusable, unless a cached block starts with the same tokens."""
-        index, offset = divmod(cache.num_computed_tokens, self.block_size)
-        if offset == 0:
-            return
-        self._register_blocks(cache, token_ids)
-        assert cache.node is not None
-        key = tuple(token_ids[cache.num_computed_tokens - offset : cache.num_computed_tokens])
-        _, length = self._tree.longest_head(cache.node, key, lambda child, _: child.is_complete())
-        if length == offset and key not in cache.node.children:
-            return
-        node = cache.node.children.get(key) or self._tree.insert(cache.node, key, None)
-        self._tree.fill(node, [table.block_ids[index] for table in cache.tables])

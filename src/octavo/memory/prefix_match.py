@@ -35,6 +35,7 @@ class PrefixMatch:
         end: why it is not longer.
         nodes: the whole blocks known, in order.
         tail: the node whose block is copied for the last ``num_tokens % block_size`` tokens; None when there are none.
+        announced: the node whose computation completes the pending tokens; None when there are none.
         num_held_blocks: blocks of the prefix that open sequences hold already, over all groups: reusing them takes none of the
             available ones.
         num_whole_blocks: length of the longest usable prefix without ``tail``, in blocks.
@@ -46,9 +47,15 @@ class PrefixMatch:
     end: MatchEnd
     nodes: tuple[PrefixNode, ...]
     tail: PrefixNode | None
+    announced: PrefixNode | None
     num_held_blocks: int
     num_whole_blocks: int
     version: int
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the pending tokens are still to come. O(1): while it is true, searching again finds nothing more to wait for."""
+        return self.announced is not None and self.announced.attached and self.announced.owner is not None
 
 
 class PrefixMatcher:
@@ -67,25 +74,26 @@ class PrefixMatcher:
         root = self._tree.roots.get(namespace)
         if root is None:
             end = MatchEnd.NO_CONTINUATION if limit else MatchEnd.ALL_MATCHED
-            return PrefixMatch(0, 0, end, (), None, 0, 0, self._tree.version)
+            return PrefixMatch(0, 0, end, (), None, None, 0, 0, self._tree.version)
         nodes = self._walk(root, token_ids[:limit], computed=True)
         num_known = len(nodes) * self._block_size
         last = nodes[-1] if nodes else root
-        first_present, num_whole_blocks = self._usable_blocks(nodes)
+        first_present = self._first_present(nodes, len(nodes))
+        num_whole_blocks = self._count_usable(nodes, first_present)
         tail, tail_length = self._find_tail(last, token_ids[num_known:limit], num_known, first_present)
         num_tokens = num_known + tail_length if tail else num_whole_blocks * self._block_size
-        num_pending = 0
-        if num_tokens >= num_known:
-            num_pending = max(0, self._count_announced(last, token_ids[num_known:limit]) - tail_length)
+        announced, num_announced = self._find_announced(last, token_ids[num_known:limit])
+        num_pending = num_known + num_announced - num_tokens if num_tokens >= num_known else 0
         return PrefixMatch(
-            num_tokens,
-            num_pending,
-            _reason(num_tokens, num_known, limit),
-            tuple(nodes),
-            tail,
-            self._count_held(nodes, num_tokens),
-            num_whole_blocks,
-            self._tree.version,
+            num_tokens=num_tokens,
+            num_pending_tokens=max(0, num_pending),
+            end=_reason(num_tokens, num_known, limit),
+            nodes=tuple(nodes),
+            tail=tail,
+            announced=announced if num_pending > 0 else None,
+            num_held_blocks=self._count_held(nodes, num_tokens),
+            num_whole_blocks=num_whole_blocks,
+            version=self._tree.version,
         )
 
     def _walk(self, node: PrefixNode, token_ids: Sequence[int], *, computed: bool) -> list[PrefixNode]:
@@ -100,19 +108,25 @@ class PrefixMatcher:
             node = child
         return nodes
 
-    def _usable_blocks(self, nodes: Sequence[PrefixNode]) -> tuple[list[int], int]:
-        """Returns where each window's unbroken run up to the last node starts, and the longest usable prefix in blocks."""
-        if not self._windows:
-            return [], len(nodes)
-        first_present = [0] * len(self._windows)
-        num_usable = 0
-        for index, node in enumerate(nodes):
-            for place, (group, _) in enumerate(self._windows):
-                if node.block_ids[group] == NO_BLOCK:
-                    first_present[place] = index + 1
-            if self._sees_all(first_present, (index + 1) * self._block_size):
-                num_usable = index + 1
-        return first_present, num_usable
+    def _first_present(self, nodes: Sequence[PrefixNode], num_blocks: int) -> list[int]:
+        """Returns, for each window, where the unbroken run of blocks before ``num_blocks`` starts; at most a window back."""
+        starts = []
+        for group, window in self._windows:
+            start = first_visible_position(window, num_blocks * self._block_size) // self._block_size
+            for index in range(num_blocks - 1, start - 1, -1):
+                if nodes[index].block_ids[group] == NO_BLOCK:
+                    start = index + 1
+                    break
+            starts.append(start)
+        return starts
+
+    def _count_usable(self, nodes: Sequence[PrefixNode], first_present: list[int]) -> int:
+        """Returns the longest usable prefix in blocks; ``first_present`` belongs to all nodes."""
+        num_blocks = len(nodes)
+        while not self._sees_all(first_present, num_blocks * self._block_size):
+            num_blocks = max(first_present) - 1  # ends before the last block that is missing
+            first_present = self._first_present(nodes, num_blocks)
+        return num_blocks
 
     def _sees_all(self, first_present: Sequence[int], num_tokens: int) -> bool:
         """Returns whether the query at position ``num_tokens`` finds all that its windows show."""
@@ -140,13 +154,14 @@ class PrefixMatcher:
             lambda child, length: child.is_complete() and self._sees_all(first_present, num_known + length),
         )
 
-    def _count_announced(self, node: PrefixNode, token_ids: Sequence[int]) -> int:
-        """Returns how many of the tokens below ``node`` are announced."""
+    def _find_announced(self, node: PrefixNode, token_ids: Sequence[int]) -> tuple[PrefixNode | None, int]:
+        """Returns the last announced node below ``node`` that shares tokens, and how many are announced up to it."""
         nodes = self._walk(node, token_ids, computed=False)
         num_tokens = len(nodes) * self._block_size
         rest = tuple(token_ids[num_tokens : num_tokens + self._block_size])
-        _, length = self._tree.longest_head(nodes[-1] if nodes else node, rest, lambda child, _: child.owner is not None)
-        return num_tokens + length
+        last = nodes[-1] if nodes else None
+        partial, length = self._tree.longest_head(last or node, rest, lambda child, _: child.owner is not None)
+        return partial or last, num_tokens + length
 
 
 def _reason(num_tokens: int, num_known: int, limit: int) -> MatchEnd:

@@ -1,0 +1,66 @@
+"""How a sequence's blocks enter the prefix tree.
+
+Owns: announcing what will be computed, registering what was, and withdrawing what will not be. Must not know: who holds or
+evicts blocks.
+
+Invariants:
+1. Only computed slots are registered.
+2. Of two sequences that computed the same tokens, the first one's blocks are registered; the other's stay private to it.
+"""
+
+from collections.abc import Sequence
+
+from octavo.memory.prefix_tree import PrefixTree
+from octavo.memory.sequence_cache import SequenceCache
+
+
+class PrefixRegistry:
+    """Writes sequences' paths into one tree."""
+
+    def __init__(self, tree: PrefixTree, block_size: int):
+        self._tree = tree
+        self._block_size = block_size
+
+    def announce(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
+        """Puts nodes for the tokens to be computed into the tree, so that others can wait for them."""
+        node = cache.node or self._tree.root(cache.namespace)
+        for start in range(cache.num_registered_blocks * self._block_size, len(token_ids), self._block_size):
+            key = tuple(token_ids[start : start + self._block_size])
+            child = node.children.get(key)
+            if child is None:
+                child = self._tree.insert(node, key, cache)
+                cache.announced.append(child)
+            node = child
+
+    def withdraw(self, cache: SequenceCache) -> None:
+        """Takes back what the sequence announced and did not compute."""
+        for node in reversed(cache.announced):
+            if node.attached and node.owner is cache:
+                self._tree.remove(node)
+
+    def register_blocks(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
+        """Makes the whole computed blocks reusable. Where the path left the tree, it is laid again from the root."""
+        node, start = cache.node, cache.num_registered_blocks
+        if node is None or not node.attached:
+            node, start = self._tree.root(cache.namespace), 0
+        num_blocks = cache.num_computed_tokens // self._block_size
+        for index in range(start, num_blocks):
+            key = tuple(token_ids[index * self._block_size : (index + 1) * self._block_size])
+            child = node.children.get(key) or self._tree.insert(node, key, None)
+            self._tree.fill(child, [table.block_ids[index] for table in cache.tables])
+            node = child
+        cache.node, cache.num_registered_blocks = node, num_blocks
+
+    def register_tail(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
+        """Makes the partial last block reusable, unless a cached block starts with the same tokens."""
+        index, offset = divmod(cache.num_computed_tokens, self._block_size)
+        if offset == 0:
+            return
+        self.register_blocks(cache, token_ids)
+        assert cache.node is not None
+        key = tuple(token_ids[cache.num_computed_tokens - offset : cache.num_computed_tokens])
+        _, length = self._tree.longest_head(cache.node, key, lambda child, _: child.is_complete())
+        if length == offset and key not in cache.node.children:
+            return
+        node = cache.node.children.get(key) or self._tree.insert(cache.node, key, None)
+        self._tree.fill(node, [table.block_ids[index] for table in cache.tables])
