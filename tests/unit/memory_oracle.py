@@ -1,6 +1,6 @@
 """A brute-force model of physical KV slots, driven beside a `KVManager`.
 
-It plays the forward pass: it knows which (namespace, token prefix) the K/V in every physical slot stands for, copies and
+It plays the forward pass: it knows which (generation, namespace, token prefix) the K/V in every physical slot stands for, copies and
 overwrites slots as a runner would, and checks that every slot a query may see holds exactly what the sequence's tokens say.
 """
 
@@ -12,6 +12,8 @@ from octavo.memory.kv_manager import KVManager
 from octavo.memory.layer_groups import first_visible_position
 from octavo.memory.sequence_cache import SequenceCache
 
+Content = tuple[int, Hashable, tuple[int, ...]]
+
 
 @dataclass(eq=False)
 class ModelSequence:
@@ -20,7 +22,13 @@ class ModelSequence:
     token_ids: list[int]
     namespace: Hashable
     cache: SequenceCache
+    generation: int
     mirrors: list[list[int]] = field(default_factory=list)
+
+
+def content_at(sequence: ModelSequence, position: int) -> Content:
+    """What the K/V at a position of the sequence depends on."""
+    return sequence.generation, sequence.namespace, tuple(sequence.token_ids[: position + 1])
 
 
 class MemoryOracle:
@@ -28,7 +36,8 @@ class MemoryOracle:
 
     def __init__(self, manager: KVManager):
         self.manager = manager
-        self.slots: dict[tuple[int, int], tuple[Hashable, tuple[int, ...]]] = {}  # (block, offset) -> what was computed there
+        self.generation = 0  # grows with every reset of the prefix cache
+        self.slots: dict[tuple[int, int], Content] = {}  # (block, offset) -> what was computed there
         self.sequences: list[ModelSequence] = []
         self.scheduled: dict[ModelSequence, int] = {}  # sequence -> number of computed tokens after the step
 
@@ -39,7 +48,7 @@ class MemoryOracle:
     def open_with(self, token_ids, namespace, match) -> ModelSequence:
         cache = self.manager.open(token_ids, namespace, match)
         assert cache.num_computed_tokens <= max(len(token_ids) - 1, 0)
-        sequence = ModelSequence(list(token_ids), namespace, cache, [[] for _ in cache.tables])
+        sequence = ModelSequence(list(token_ids), namespace, cache, self.generation, [[] for _ in cache.tables])
         self.sequences.append(sequence)
         return sequence
 
@@ -72,9 +81,8 @@ class MemoryOracle:
 
     def fork(self, sequence: ModelSequence) -> ModelSequence:
         cache = self.manager.fork(sequence.cache)
-        child = ModelSequence(
-            sequence.token_ids[: max(cache.num_computed_tokens, 1)], sequence.namespace, cache, [[] for _ in cache.tables]
-        )
+        token_ids = sequence.token_ids[: max(cache.num_computed_tokens, 1)]
+        child = ModelSequence(token_ids, sequence.namespace, cache, sequence.generation, [[] for _ in cache.tables])
         self.sequences.append(child)
         return child
 
@@ -82,6 +90,10 @@ class MemoryOracle:
         self.scheduled.pop(sequence, None)
         self.sequences.remove(sequence)
         self.manager.free(sequence.cache, sequence.token_ids)
+
+    def reset(self) -> None:
+        self.manager.reset_prefix_cache()
+        self.generation += 1
 
     def check(self) -> None:
         self.manager.check_invariants()
@@ -100,9 +112,9 @@ class MemoryOracle:
                     slot = (table.block_ids[index], offset)
                     assert slot not in written, f"slot {slot} has two writers in one step"
                     written.add(slot)
-                    self._put(*slot, (sequence.namespace, tuple(sequence.token_ids[: position + 1])))
+                    self._put(*slot, content_at(sequence, position))
 
-    def _put(self, block_id: int, offset: int, content) -> None:
+    def _put(self, block_id: int, offset: int, content: Content | None) -> None:
         if content is None:
             self.slots.pop((block_id, offset), None)
         else:
@@ -120,8 +132,7 @@ class MemoryOracle:
                 index, offset = divmod(position, self.manager.block_size)
                 block_id = table.block_ids[index]
                 assert block_id != NO_BLOCK and mirror[index] == block_id
-                expected = (sequence.namespace, tuple(sequence.token_ids[: position + 1]))
-                assert self.slots.get((block_id, offset)) == expected, f"position {position} sees foreign K/V"
+                assert self.slots.get((block_id, offset)) == content_at(sequence, position), f"position {position} sees foreign K/V"
 
     def _snapshot(self):
         tables = [[list(table.block_ids) for table in sequence.cache.tables] for sequence in self.sequences]

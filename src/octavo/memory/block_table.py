@@ -37,6 +37,8 @@ class BlockTable:
 
     def drop_until(self, index: int) -> list[int]:
         """Forgets the blocks before ``index`` and returns those that were held. The mirror need not know: no query sees them."""
+        if index <= self.first_held:
+            return []
         dropped = self.block_ids[self.first_held : index]
         self.block_ids[self.first_held : index] = [NO_BLOCK] * len(dropped)
         self.first_held += len(dropped)

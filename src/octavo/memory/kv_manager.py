@@ -39,6 +39,7 @@ class KVManager:
         assert num_blocks >= 0 and block_size >= 1 and groups, "a memory has a block size of at least 1 and a layer group"
         self.block_size = block_size
         self.groups = tuple(groups)
+        self._windows = [(index, group.window) for index, group in enumerate(groups) if group.window is not None]
         self._pool = BlockPool(num_blocks)
         self._tree = PrefixTree(self._pool, [group.window is not None for group in groups])
         self._matcher = PrefixMatcher(self._tree, self._pool, groups, block_size)
@@ -310,9 +311,9 @@ class KVManager:
 
     def _drop_unseen(self, cache: SequenceCache) -> None:
         """Gives back the blocks that no later query sees."""
-        for table, group in zip(cache.tables, self.groups, strict=True):
-            first_visible = first_visible_position(group.window, cache.num_computed_tokens) // self.block_size
-            for block_id in table.drop_until(first_visible):
+        for group, window in self._windows:
+            first_visible = first_visible_position(window, cache.num_computed_tokens) // self.block_size
+            for block_id in cache.tables[group].drop_until(first_visible):
                 self._pool.release(block_id)
 
     def _set_next_commit(self, cache: SequenceCache) -> None:
@@ -321,9 +322,8 @@ class KVManager:
         nearest = (num_computed // self.block_size + 1) * self.block_size
         if num_computed < cache.num_prompt_tokens < nearest:
             nearest = cache.num_prompt_tokens
-        for table, group in zip(cache.tables, self.groups, strict=True):
-            if group.window is not None:
-                nearest = min(nearest, (table.first_held + 1) * self.block_size + group.window - 1)
+        for group, window in self._windows:
+            nearest = min(nearest, (cache.tables[group].first_held + 1) * self.block_size + window - 1)
         cache.next_commit_tokens = nearest
 
     # ---- the prefix tree -------------------------------------------------------------------------------------------------

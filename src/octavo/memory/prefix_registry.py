@@ -10,7 +10,7 @@ Invariants:
 
 from collections.abc import Sequence
 
-from octavo.memory.prefix_tree import PrefixTree
+from octavo.memory.prefix_tree import PrefixNode, PrefixTree
 from octavo.memory.sequence_cache import SequenceCache
 
 
@@ -39,7 +39,27 @@ class PrefixRegistry:
                 self._tree.remove(node)
 
     def register_blocks(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
-        """Makes the whole computed blocks reusable. Where the path left the tree, it is laid again from the root."""
+        """Makes the whole computed blocks reusable."""
+        if cache.num_computed_tokens >= self._block_size:
+            self._lay_path(cache, token_ids)
+
+    def register_tail(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
+        """Makes the partial last block reusable, unless a cached block starts with the same tokens."""
+        index, offset = divmod(cache.num_computed_tokens, self._block_size)
+        if offset == 0:
+            return
+        parent = self._lay_path(cache, token_ids)
+        key = tuple(token_ids[index * self._block_size : cache.num_computed_tokens])
+        node = parent.children.get(key)
+        if node is None:
+            _, length = self._tree.longest_head(parent, key, lambda child, _: child.is_complete())
+            if length == offset:
+                return
+            node = self._tree.insert(parent, key, None)
+        self._tree.fill(node, [table.block_ids[index] for table in cache.tables])
+
+    def _lay_path(self, cache: SequenceCache, token_ids: Sequence[int]) -> PrefixNode:
+        """Returns the node of the last whole computed block; where the path left the tree, it is laid again from the root."""
         node, start = cache.node, cache.num_registered_blocks
         if node is None or not node.attached:
             node, start = self._tree.root(cache.namespace), 0
@@ -50,17 +70,4 @@ class PrefixRegistry:
             self._tree.fill(child, [table.block_ids[index] for table in cache.tables])
             node = child
         cache.node, cache.num_registered_blocks = node, num_blocks
-
-    def register_tail(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
-        """Makes the partial last block reusable, unless a cached block starts with the same tokens."""
-        index, offset = divmod(cache.num_computed_tokens, self._block_size)
-        if offset == 0:
-            return
-        self.register_blocks(cache, token_ids)
-        assert cache.node is not None
-        key = tuple(token_ids[cache.num_computed_tokens - offset : cache.num_computed_tokens])
-        _, length = self._tree.longest_head(cache.node, key, lambda child, _: child.is_complete())
-        if length == offset and key not in cache.node.children:
-            return
-        node = cache.node.children.get(key) or self._tree.insert(cache.node, key, None)
-        self._tree.fill(node, [table.block_ids[index] for table in cache.tables])
+        return node
