@@ -149,21 +149,25 @@ class _Reader:
         return self.strings(1)[0]
 
     def strings(self, count: int) -> list[str]:
-        """Returns the next strings; checks inline, because a vocabulary holds up to 262,144 of them."""
+        """Returns the next strings; in local variables, because a vocabulary holds up to 262,144 of them."""
         self.require(count * 8)  # every string has at least its length
+        buffer, end, available = self._buffer, self._pos, len(self._buffer)
         strings, unpack_length = [], struct.Struct("<Q").unpack_from
         try:
             for _ in range(count):
-                if self._pos + 8 > len(self._buffer):
+                start = end + 8
+                if start <= available:
+                    end = start + unpack_length(buffer, end)[0]
+                if start > available or end > available:
+                    self._pos = start - 8
                     self.require(8)
-                num_bytes = unpack_length(self._buffer, self._pos)[0]
-                if self._pos + 8 + num_bytes > len(self._buffer):
-                    self.require(8 + num_bytes)
-                start = self._pos + 8
-                self._pos = start + num_bytes
-                strings.append(self._buffer[start : self._pos].decode())
+                    self.require(8 + unpack_length(self._buffer, self._pos)[0])
+                    buffer, start, available = self._buffer, self._pos + 8, len(self._buffer)
+                    end = start + unpack_length(buffer, self._pos)[0]
+                strings.append(buffer[start:end].decode())
         except UnicodeDecodeError as cause:
-            raise self.error(f"the string that ends at offset {self.offset} is not UTF-8") from cause
+            raise self.error(f"the string before offset {self._buffer_start + end} is not UTF-8") from cause
+        self._pos = end
         return strings
 
 
