@@ -133,11 +133,11 @@ def _safetensors_entry(path: Path, name: str, fields: object, data_start: int, s
     try:
         dtype, shape, (begin, end) = fields["dtype"], tuple(fields["shape"]), fields["data_offsets"]
         valid = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
+        encoding = SAFETENSORS_ENCODINGS.get(dtype)
     except (KeyError, TypeError, ValueError) as cause:
         raise CheckpointError(f"{path}: the header's entry for tensor {name!r} is damaged") from cause
-    if dtype not in SAFETENSORS_ENCODINGS:
+    if encoding is None:
         raise CheckpointError(f"{path}: tensor {name!r} has type {dtype}; supported: {', '.join(SAFETENSORS_ENCODINGS)}")
-    encoding = SAFETENSORS_ENCODINGS[dtype]
     if not valid or end - begin != math.prod(shape) * DENSE_DTYPES[encoding].itemsize:
         raise CheckpointError(f"{path}: tensor {name!r} of type {dtype} and shape {shape} cannot fill bytes {begin} to {end}")
     if data_start + end > size:

@@ -71,11 +71,12 @@ class Tokenizer:
             RequestError: the text holds half a surrogate pair, which no encoding of Unicode allows.
         """
         try:
-            with self._lock:
-                self._backend.encode_special_tokens = not parse_special
-                ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            text.encode()
         except UnicodeEncodeError as cause:
-            raise RequestError(f"the text has a lone surrogate at character {cause.start}", field="prompt") from cause
+            raise RequestError(f"the text has half a surrogate pair at character {cause.start}", field="prompt") from cause
+        with self._lock:
+            self._backend.encode_special_tokens = not parse_special
+            ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         twice = self.bos_id is not None and add_special_tokens and ids[:2] == [self.bos_id] * 2
         return ids[1:] if twice else ids
 
