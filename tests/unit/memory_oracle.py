@@ -1,7 +1,8 @@
 """A brute-force model of physical KV slots, driven beside a `KVManager`.
 
-It plays the forward pass: it knows which (generation, namespace, token prefix) the K/V in every physical slot stands for, copies and
-overwrites slots as a runner would, and checks that every slot a query may see holds exactly what the sequence's tokens say.
+It plays the forward pass: it knows which (generation, namespace, token prefix) the K/V in every physical slot stands for,
+copies and overwrites slots as a runner would, and checks that every slot a query may see holds exactly what the sequence's
+tokens say.
 """
 
 from collections.abc import Hashable, Sequence
@@ -136,4 +137,4 @@ class MemoryOracle:
 
     def _snapshot(self):
         tables = [[list(table.block_ids) for table in sequence.cache.tables] for sequence in self.sequences]
-        return tables, self.manager.stats()
+        return tables, self.manager.num_free_blocks

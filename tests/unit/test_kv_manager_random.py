@@ -6,10 +6,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from unit.memory_oracle import MemoryOracle
 
 from octavo.memory.kv_manager import KVManager
 from octavo.memory.layer_groups import LayerGroup, group_layers
+from unit.memory_oracle import MemoryOracle
 
 GROUPS = {
     "full": group_layers([None]),
@@ -17,7 +17,6 @@ GROUPS = {
     "windowed": (LayerGroup((0,), 6),),
     "narrow": (LayerGroup((0,), 1), LayerGroup((1,), 2)),
 }
-MAX_SEQUENCES = 10
 STEMS = [[], [1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 5, 6, 7, 8, 2, 2], [2, 1] * 9]
 
 
@@ -33,7 +32,7 @@ def extend(rng: random.Random, token_ids: list[int], num_computed_tokens: int) -
         token_ids.append(rng.randrange(1, 4))
 
 
-def random_step(rng: random.Random, oracle: MemoryOracle) -> None:
+def random_step(rng: random.Random, oracle: MemoryOracle, max_sequences: int) -> None:
     """What a scheduler may do in one step, and then the step itself."""
     size = oracle.manager.block_size
     for _ in range(rng.randrange(3)):
@@ -48,20 +47,20 @@ def random_step(rng: random.Random, oracle: MemoryOracle) -> None:
             extend(rng, sequence.token_ids, sequence.cache.num_computed_tokens)
             if not oracle.schedule(sequence, rng.randrange(1, 2 * size + 1)) and rng.random() < 0.5:
                 oracle.free(sequence)
-    while len(oracle.sequences) > MAX_SEQUENCES:
+    while len(oracle.sequences) > max_sequences:
         oracle.free(rng.choice(oracle.sequences))
     if rng.random() < 0.9:  # else nothing was scheduled, and nobody drains the copies
         oracle.run_step()
 
 
-def run_random_steps(manager: KVManager, num_steps: int) -> None:
+def run_random_steps(manager: KVManager, *, num_steps: int, max_sequences: int) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     oracle = MemoryOracle(manager)
     num_blocks = manager.capacity
     for _ in range(num_steps):
-        random_step(rng, oracle)
+        random_step(rng, oracle, max_sequences)
         oracle.check()
         if rng.random() < 0.02:
             manager.resize(rng.randrange(1, num_blocks * 5 // 4))
@@ -77,11 +76,12 @@ def run_random_steps(manager: KVManager, num_steps: int) -> None:
 @pytest.mark.parametrize(("block_size", "caching"), [(1, True), (4, True), (4, False), (16, True)])
 def test_random_steps_never_show_foreign_content(groups, block_size, caching):
     num_blocks = 24 * len(groups)
-    run_random_steps(KVManager(num_blocks=num_blocks, block_size=block_size, groups=groups, enable_prefix_caching=caching), 100)
+    manager = KVManager(num_blocks=num_blocks, block_size=block_size, groups=groups, enable_prefix_caching=caching)
+    run_random_steps(manager, num_steps=100, max_sequences=10)
 
 
 def test_ten_thousand_steps_in_a_small_pool():
-    run_random_steps(KVManager(num_blocks=12, block_size=4, groups=GROUPS["full"]), 10_000)
+    run_random_steps(KVManager(num_blocks=10, block_size=4, groups=GROUPS["full"]), num_steps=10_000, max_sequences=3)
 
 
 def common_length(left, right) -> int:
