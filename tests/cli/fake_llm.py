@@ -32,6 +32,7 @@ class FakeLLM:
         """Stands for the engine, of which the command line asks the default parameters."""
         return self
 
+    @property
     def default_params(self) -> SamplingParams:
         return SamplingParams(temperature=0.25)
 

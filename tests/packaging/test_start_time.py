@@ -4,9 +4,14 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import octavo
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 LIMIT_S = 0.3
 TRIES = 5  # the best of several runs: whatever else the machine does must not fail this
 
@@ -30,9 +35,11 @@ def test_starts_within_the_limit(arguments: tuple[str, ...]) -> None:
     assert best_cpu_s(*arguments) <= LIMIT_S
 
 
-def test_public_names_resolve() -> None:
-    import octavo
+def test_version_is_the_one_of_the_distribution() -> None:
+    assert octavo.__version__ == tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["version"]
 
+
+def test_public_names_resolve() -> None:
     assert [name for name in octavo.__all__ if not hasattr(octavo, name)] == []
 
 

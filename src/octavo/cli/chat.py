@@ -38,7 +38,7 @@ def command(system: str | None, **options: Any) -> None:
 
     with working("loading the model"):
         llm = LLM(**engine_settings(options))
-    params = replace(llm.engine.default_params(), **{"max_tokens": None, **sampling_settings(options)})
+    params = replace(llm.engine.default_params, **{"max_tokens": None, **sampling_settings(options)})
     conversation = Conversation(llm, params, system)
     for line in _questions():
         if line == START_OVER:

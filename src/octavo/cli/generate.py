@@ -28,7 +28,7 @@ def command(prompt: str | None, **options: Any) -> None:
 
     with working("loading the model"):
         llm = LLM(**engine_settings(options))
-    params = replace(llm.engine.default_params(), **{"max_tokens": DEFAULT_MAX_TOKENS, **sampling_settings(options)})
+    params = replace(llm.engine.default_params, **{"max_tokens": DEFAULT_MAX_TOKENS, **sampling_settings(options)})
     with Interruption() as interruption:
         for piece in llm.stream(text, params):
             click.echo(piece, nl=False)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import click
 
+from octavo import __version__
 from octavo.errors import ConfigError, OctavoError, RequestError
 
 COMMANDS = {  # name -> what `octavo --help` says of it
@@ -41,9 +42,7 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        click.echo(f"octavo {version('octavo')}")
+        click.echo(f"octavo {__version__}")
         ctx.exit()
 
 
