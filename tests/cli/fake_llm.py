@@ -1,5 +1,6 @@
 """A stand-in for `octavo.LLM` that answers from a list, for tests of the command line."""
 
+import io
 import os
 import signal
 from collections.abc import Iterator
@@ -8,6 +9,18 @@ from typing import Any
 from octavo.sampling_params import SamplingParams
 
 INTERRUPT = object()  # among the pieces: the user presses Ctrl-C here
+
+
+class Terminal(io.StringIO):
+    """Standard input that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def piped(data: bytes) -> io.TextIOWrapper:
+    """Returns standard input that comes from another program."""
+    return io.TextIOWrapper(io.BytesIO(data))
 
 
 class FakeLLM:

@@ -1,20 +1,12 @@
 """octavo.cli.chat: a conversation, its interruption, and what a failed answer leaves behind."""
 
-import io
 from collections.abc import Iterator
 
 import pytest
 
-from cli.fake_llm import INTERRUPT
+from cli.fake_llm import INTERRUPT, Terminal, piped
 from octavo.cli.main import main
 from octavo.errors import CapacityError
-
-
-class Terminal(io.StringIO):
-    """Standard input that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -96,10 +88,10 @@ def test_failed_answer_leaves_the_conversation_as_it_was(fake_llm, enter, capsys
 
 def test_piped_lines_are_questions_and_errors_end_the_program(fake_llm, monkeypatch, capsys) -> None:
     llm = fake_llm("x")
-    monkeypatch.setattr("sys.stdin", io.StringIO("one\n\ntwo\n"))
+    monkeypatch.setattr("sys.stdin", piped(b"one\n\ntwo\n"))
     assert main(["chat"]) == 0
     assert [messages[-1] for messages in llm.asked] == [user("one"), user("two")]
     assert capsys.readouterr().out == "x\nx\n"
     llm.pieces = [CapacityError("too long")]
-    monkeypatch.setattr("sys.stdin", io.StringIO("three\n"))
+    monkeypatch.setattr("sys.stdin", piped(b"three\n"))
     assert main(["chat"]) == 1

@@ -1,20 +1,11 @@
 """octavo.cli.generate: where the prompt comes from and what is written."""
 
-import io
-
 import pytest
 
-from cli.fake_llm import INTERRUPT
+from cli.fake_llm import INTERRUPT, Terminal, piped
 from octavo.cli.generate import DEFAULT_MAX_TOKENS
 from octavo.cli.main import main
 from octavo.errors import CheckpointError
-
-
-class Terminal(io.StringIO):
-    """Standard input that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_writes_the_answer_and_nothing_else(fake_llm, capsys) -> None:
@@ -30,7 +21,7 @@ def test_writes_the_answer_and_nothing_else(fake_llm, capsys) -> None:
 @pytest.mark.parametrize("arguments", [[], ["-"]], ids=["left out", "dash"])
 def test_reads_a_piped_prompt(fake_llm, monkeypatch, arguments: list[str]) -> None:
     llm = fake_llm("x")
-    monkeypatch.setattr("sys.stdin", io.StringIO("two\nlines\n"))
+    monkeypatch.setattr("sys.stdin", piped(b"two\nlines\n"))
     assert main(["generate", *arguments]) == 0
     assert llm.asked == ["two\nlines"]
 
@@ -62,3 +53,10 @@ def test_bad_sampling_value_names_the_field(fake_llm, capsys) -> None:
     fake_llm("x")
     assert main(["generate", "x", "--top-p", "7"]) == 2
     assert "top_p=7.0" in capsys.readouterr().err
+
+
+def test_input_that_is_no_text_is_named(fake_llm, monkeypatch, capsys) -> None:
+    fake_llm("x")
+    monkeypatch.setattr("sys.stdin", piped(b"good\n\xff\xfe\n"))
+    assert main(["generate"]) == 2
+    assert capsys.readouterr().err.startswith("error: line 2 of standard input is not UTF-8 text\nhint: ")

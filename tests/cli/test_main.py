@@ -72,3 +72,23 @@ def test_help_lists_the_commands(capsys) -> None:
 def test_help_imports_no_command() -> None:
     code = "import sys; from octavo.cli.main import main; main(['--help']); sys.exit('octavo.cli.generate' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_no_arguments_show_the_help(capsys) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("Usage: octavo")
+
+
+def test_fault_of_the_system_is_one_line(failing, capsys) -> None:
+    failing(PermissionError(13, "Permission denied", "/root/x"))
+    assert main(["generate"]) == 1
+    assert capsys.readouterr().err == "error: [Errno 13] Permission denied: '/root/x'\n"
+
+
+def test_reader_that_leaves_is_no_error() -> None:
+    code = "import sys; from octavo.cli.main import main; sys.exit(main(['generate', '--help']))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()  # before anything is written
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from octavo.cli.options import engine_options, engine_settings, sampling_options, sampling_settings, with_options
-from octavo.cli.terminal import Interruption, working
+from octavo.cli.terminal import Interruption, piped_lines, working
 from octavo.errors import OctavoError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def command(system: str | None, **options: Any) -> None:
 def _questions() -> Iterator[str]:
     """Yields what the user enters, until the end of input or `/exit`."""
     if not sys.stdin.isatty():
-        yield from (line.strip() for line in sys.stdin)
+        yield from map(str.strip, piped_lines())
         return
     import readline  # noqa: F401  (gives input() line editing and a history)
 

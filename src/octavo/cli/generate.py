@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from octavo.cli.options import engine_options, engine_settings, sampling_options, sampling_settings, with_options
-from octavo.cli.terminal import Interruption, working
+from octavo.cli.terminal import Interruption, piped_lines, working
 
 DEFAULT_MAX_TOKENS = 256  # the library's default of 16 suits a benchmark better than a reader
 
@@ -44,4 +44,4 @@ def _read_prompt(argument: str | None) -> str:
         return argument
     if sys.stdin.isatty():
         raise click.UsageError("there is no prompt: give one as an argument or on standard input", click.get_current_context())
-    return sys.stdin.read().removesuffix("\n")
+    return "".join(piped_lines()).removesuffix("\n")

@@ -9,6 +9,7 @@ Invariants:
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -71,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status, as invariant 2 says.
     """
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return cli.main(arguments, prog_name="octavo", standalone_mode=False) or 0
+        return cli.main(given or ["--help"], prog_name="octavo", standalone_mode=False) or 0
     except click.UsageError as error:
         _report(error.format_message(), _usage_hint(error))
         return WRONG_USE
@@ -83,7 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _report(error.message, error.hint)
         return FAILED
     except BrokenPipeError:  # the reader, e.g. `head`, has what it wanted
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter's last flush has a place to go
+        return FAILED
+    except OSError as error:
+        _report(str(error), None)
         return FAILED
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)

@@ -7,10 +7,12 @@ Invariants:
 """
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -36,6 +38,20 @@ def working(text: str) -> Iterator[None]:
         return
     with console.status(text):
         yield
+
+
+def piped_lines() -> Iterator[str]:
+    """Yields the lines of standard input, with their ends.
+
+    Raises:
+        click.UsageError: what comes is not UTF-8.
+    """
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            message = f"line {number} of standard input is not UTF-8 text"
+            raise click.UsageError(message, click.get_current_context(silent=True)) from error
 
 
 class Interruption:
