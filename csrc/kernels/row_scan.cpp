@@ -1,7 +1,8 @@
-// Selection of the highest logits without sorting: a binary search for the lowest logit that stays.
+// Selection of the highest logits without sorting.
 //
-// The search runs over the bits of the floats, mapped so that integers order as the floats do: at most 32 passes over
-// the candidates, whatever their values.
+// The range that must hold the lowest kept logit is halved, and what lies outside it leaves, until one value is left:
+// at most 32 passes, whatever the logits. The halving is over the bits of the floats, mapped so that integers order as
+// the floats do.
 #include "kernels/row_scan.h"
 
 #include <cstring>
@@ -24,79 +25,94 @@ float value_at(int64_t order) {
   return value;
 }
 
-struct CountFrom {
-  double operator()(const Candidates& c, float lowest) const {
-    int64_t count = 0;
-    for (int64_t i = 0; i < c.size; i += kLanes) {
-      const VF logits = load_partial(c.logits + i, lanes_left(c.size - i));
-      count += __builtin_popcount(mask_less_equal(broadcast(lowest), logits) & lanes_inside(i, c.size));
-    }
-    return static_cast<double>(count);
-  }
-};
+float row_min(const float* row, int64_t size) {
+  VF smallest = broadcast(row[0]);
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) smallest = min(load(row + i), smallest);
+  float result = 0.0f - reduce_max(zero() - smallest);
+  for (; i < size; ++i) result = row[i] < result ? row[i] : result;
+  return result;
+}
 
-struct WeightFrom {
-  double operator()(const Candidates& c, float lowest) const {
+// The logits and weights among which the cut is sought.
+struct Rest {
+  float* logits;
+  float* weights;
+  int64_t size;
+
+  double weight_from(float lowest) const {
     DoubleSum sum;
-    for (int64_t i = 0; i < c.size; i += kLanes) {
-      const int n = lanes_left(c.size - i);
-      sum.add(select_less(load_partial(c.logits + i, n), broadcast(lowest), zero(), load_partial(c.weights + i, n)));
+    for (int64_t i = 0; i < size; i += kLanes) {
+      const int n = lanes_left(size - i);
+      sum.add(select_less(load_partial(logits + i, n), broadcast(lowest), zero(), load_partial(weights + i, n)));
     }
     return sum.total();
   }
+
+  // Keeps the logits from `pivot` up, or those below it. Written without branches: they would be mispredicted.
+  void keep_side(float pivot, bool from_pivot_up) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      logits[kept] = logits[i];
+      weights[kept] = weights[i];
+      kept += (logits[i] >= pivot) == from_pivot_up;
+    }
+    size = kept;
+  }
 };
 
-// The highest logit such that the candidates from it up measure at least `target`.
-template <class Measure>
-float find_cut(const Candidates& candidates, double target, Measure measure) {
-  int64_t low = order_of(-INFINITY), high = order_of(row_max(candidates.logits, candidates.size));
-  while (low < high) {
-    const int64_t middle = high - (high - low) / 2;
-    if (measure(candidates, value_at(middle)) >= target) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
+struct Cut {
+  float logit;
+  double above;  // the weight of everything above that logit
+};
+
+// Finds the highest logit such that the weights from it up sum to at least `target`; the lowest one if none do.
+Cut find_cut(const Candidates& candidates, double target) {
+  Rest rest{candidates.rest_logits, candidates.rest_weights, candidates.size};
+  std::memcpy(rest.logits, candidates.logits, candidates.size * sizeof(float));
+  std::memcpy(rest.weights, candidates.weights, candidates.size * sizeof(float));
+  double above = 0;
+  while (true) {
+    const float lowest = row_min(rest.logits, rest.size), highest = row_max(rest.logits, rest.size);
+    if (lowest == highest) return {lowest, above};
+    const int64_t low = order_of(lowest), high = order_of(highest);
+    const float pivot = value_at(high - (high - low) / 2);  // low < pivot <= high: both sides lose something
+    const double sum = above + rest.weight_from(pivot);
+    if (sum < target) above = sum;
+    rest.keep_side(pivot, sum >= target);
   }
-  return value_at(low);
 }
 
 // Keeps what lies above the cut, and the first num_ties of what lies on it.
 void keep_from(Candidates& c, float cut, int64_t num_ties) {
   int64_t kept = 0;
   for (int64_t i = 0; i < c.size; ++i) {
-    const bool on_cut = c.logits[i] == cut;
-    if (c.logits[i] < cut || (on_cut && num_ties-- <= 0)) continue;
+    const float logit = c.logits[i];
     c.ids[kept] = c.ids[i];
-    c.logits[kept] = c.logits[i];
-    c.weights[kept++] = c.weights[i];
+    c.logits[kept] = logit;
+    c.weights[kept] = c.weights[i];
+    kept += (logit > cut) | ((logit == cut) & (num_ties > 0));
+    num_ties -= logit == cut;
   }
   c.size = kept;
-}
-
-template <class Measure>
-double measure_above(const Candidates& candidates, float cut, Measure measure) {
-  return measure(candidates, std::nextafter(cut, INFINITY));
 }
 
 }  // namespace
 
 void keep_highest(Candidates& candidates, int64_t count) {
   if (count >= candidates.size) return;
-  const float cut = find_cut(candidates, static_cast<double>(count), CountFrom());
-  const double above = measure_above(candidates, cut, CountFrom());
-  keep_from(candidates, cut, count - static_cast<int64_t>(above));
+  for (int64_t i = 0; i < candidates.size; ++i) candidates.weights[i] = 1.0f;
+  const Cut cut = find_cut(candidates, static_cast<double>(count));
+  keep_from(candidates, cut.logit, count - static_cast<int64_t>(cut.above));
 }
 
 void keep_heaviest(Candidates& candidates, double target) {
-  const float cut = find_cut(candidates, target, WeightFrom());
-  const double above = measure_above(candidates, cut, WeightFrom());
-  int64_t first = 0;
-  while (first < candidates.size && candidates.logits[first] != cut) ++first;
-  const double weight = first < candidates.size ? candidates.weights[first] : 0.0;
-  // Weightless ties are not needed; a target that rounding puts out of reach keeps all.
-  const double num_ties = weight > 0 ? std::ceil((target - above) / weight) : 0.0;
-  keep_from(candidates, cut, num_ties < 1 ? 1 : static_cast<int64_t>(num_ties));
+  const Cut cut = find_cut(candidates, target);
+  int64_t tie = 0;
+  while (candidates.logits[tie] != cut.logit) ++tie;
+  const double weight = candidates.weights[tie];
+  const double num_ties = weight > 0 ? std::ceil((target - cut.above) / weight) : 0.0;
+  keep_from(candidates, cut.logit, num_ties < 1 ? 1 : static_cast<int64_t>(num_ties));
 }
 
 void collect_highest(const float* row, int64_t size, float largest, int64_t count, Candidates& candidates) {

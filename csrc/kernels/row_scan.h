@@ -50,20 +50,30 @@ static inline double write_weights(const float* row, int64_t size, float largest
   return sum.total();
 }
 
-// Tokens that may be among the most probable ones: parallel arrays in rising order of id.
+// Tokens that may be among the most probable ones: parallel arrays in rising order of id, each with room for the
+// vocabulary.
 struct Candidates {
   int32_t* ids;
   float* logits;
   float* weights;
+  float* row_weights;   // a weight for every token of the row
+  float* rest_logits;   // work space of the selection
+  float* rest_weights;  // work space of the selection
   int64_t size;
 };
 
 // Bytes of scratch for the candidates of a row of vocab_size logits.
-static inline size_t candidate_bytes(int64_t vocab_size) { return 3 * sizeof(float) * static_cast<size_t>(vocab_size); }
+static inline size_t candidate_bytes(int64_t vocab_size) { return 6 * sizeof(float) * static_cast<size_t>(vocab_size); }
 
 static inline Candidates no_candidates(std::byte* scratch, int64_t vocab_size) {
   float* floats = reinterpret_cast<float*>(scratch);
-  return {reinterpret_cast<int32_t*>(floats), floats + vocab_size, floats + 2 * vocab_size, 0};
+  return {reinterpret_cast<int32_t*>(floats),
+          floats + vocab_size,
+          floats + 2 * vocab_size,
+          floats + 3 * vocab_size,
+          floats + 4 * vocab_size,
+          floats + 5 * vocab_size,
+          0};
 }
 
 // Collects all tokens whose logit is at least `lowest`.
@@ -79,10 +89,10 @@ static inline void collect(const float* row, int64_t size, float lowest, Candida
   }
 }
 
-// Keeps the `count` candidates with the highest logits, ties to the lowest ids.
+// Keeps the `count` candidates with the highest logits, ties to the lowest ids; their weights are not used.
 void keep_highest(Candidates& candidates, int64_t count);
 
-// Keeps the fewest candidates of highest logit whose weights sum to at least `target`.
+// Keeps the fewest candidates of highest logit whose weights sum to at least `target`, ties to the lowest ids.
 void keep_heaviest(Candidates& candidates, double target);
 
 // Collects at least the `count` highest logits of a row (count <= size) whose largest logit is known, then keeps just

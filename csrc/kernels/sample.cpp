@@ -60,40 +60,45 @@ int64_t pick(const float* weights, int64_t size, double draw) {
   return last;
 }
 
+// Collects enough of the highest logits to hold a share top_p of the row's weight.
+void collect_heaviest(const float* row, int64_t size, float largest, const SamplingParameters& parameters,
+                      Candidates& candidates) {
+  const double total = write_weights(row, size, largest, parameters.temperature, candidates.row_weights);
+  // Nearly always one of the first tries is enough; each is one pass over the row, and the last takes every token.
+  for (const float gap : {4.0f, 8.0f, 12.0f, 16.0f, INFINITY}) {
+    collect(row, size, largest - gap * parameters.temperature, candidates);
+    for (int64_t i = 0; i < candidates.size; ++i) candidates.weights[i] = candidates.row_weights[candidates.ids[i]];
+    if (sum_of(candidates.weights, candidates.size) >= parameters.top_p * total) break;
+  }
+  keep_heaviest(candidates, parameters.top_p * total);
+}
+
+void drop_light(Candidates& candidates, float least_weight) {
+  int64_t kept = 0;
+  for (int64_t i = 0; i < candidates.size; ++i) {
+    candidates.ids[kept] = candidates.ids[i];
+    candidates.logits[kept] = candidates.logits[i];
+    candidates.weights[kept] = candidates.weights[i];
+    kept += candidates.weights[i] >= least_weight;
+  }
+  candidates.size = kept;
+}
+
 // Leaves in `candidates` the tokens that top_k, min_p and top_p keep, with their weights.
 void limit(const float* row, int64_t size, float largest, const SamplingParameters& parameters,
            Candidates& candidates) {
-  const float temperature = parameters.temperature;
-  const bool has_top_k = parameters.top_k > 0 && parameters.top_k < static_cast<float>(size);
-  if (has_top_k) {
+  if (parameters.top_k > 0 && parameters.top_k < static_cast<float>(size)) {
     collect_highest(row, size, largest, static_cast<int64_t>(parameters.top_k), candidates);
   } else if (parameters.min_p > 0) {
     // A little more than needed, so that rounding loses nobody: the exact comparison follows.
-    collect(row, size, largest + temperature * (std::log(parameters.min_p) * 1.001f - 0.001f), candidates);
+    const float least_exponent = std::log(parameters.min_p) * 1.001f - 0.001f;
+    collect(row, size, largest + parameters.temperature * least_exponent, candidates);
   } else {
-    const double total = write_weights(row, size, largest, temperature, candidates.weights);
-    for (const float gap : {8.0f, 16.0f, INFINITY}) {
-      collect(row, size, largest - gap * temperature, candidates);
-      if (write_weights(candidates.logits, candidates.size, largest, temperature, candidates.weights) >=
-          parameters.top_p * total) {
-        break;
-      }
-    }
-    keep_heaviest(candidates, parameters.top_p * total);
-    return;
+    return collect_heaviest(row, size, largest, parameters, candidates);
   }
-  write_weights(candidates.logits, candidates.size, largest, temperature, candidates.weights);
-  if (parameters.min_p > 0) {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < candidates.size; ++i) {
-      if (candidates.weights[i] < parameters.min_p) continue;
-      candidates.ids[kept] = candidates.ids[i];
-      candidates.logits[kept] = candidates.logits[i];
-      candidates.weights[kept++] = candidates.weights[i];
-    }
-    candidates.size = kept;
-  }
-  if (parameters.top_p < 1) {
+  write_weights(candidates.logits, candidates.size, largest, parameters.temperature, candidates.weights);
+  drop_light(candidates, parameters.min_p);
+  if (parameters.top_p < 1 && candidates.size > 0) {
     keep_heaviest(candidates, parameters.top_p * sum_of(candidates.weights, candidates.size));
   }
 }
