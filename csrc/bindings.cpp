@@ -1,6 +1,7 @@
 // The Python module octavo._cpu. Checks every array and hands raw pointers to the kernels.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -360,17 +361,28 @@ void chosen_ranks(Executor& executor, nb::handle logits, nb::handle rows, nb::ha
   arguments.submit(executor, executor.kernels().chosen_ranks, args, RowCount::kTokens, num_entries);
 }
 
-PackedWeight pack(const nb::list& parts, const std::string& weight_format) {
-  Arguments arguments;
+// Reads one octavo.kernels.host_tensor.HostTensor of two dimensions.
+WeightPart weight_part(nb::handle tensor) {
+  const auto encoding = weight_encoding_from_name(nb::cast<std::string>(tensor.attr("encoding")));
+  const auto [num_rows, num_inputs] = nb::cast<std::pair<int64_t, int64_t>>(tensor.attr("shape"));
+  const auto data = nb::cast<nb::ndarray<nb::ro, nb::c_contig>>(nb::object(tensor.attr("data")));
+  require(static_cast<int64_t>(data.nbytes()) == num_rows * encoded_row_bytes(encoding, num_inputs),
+          "parts: a tensor's data has not the size that its shape and encoding ask for");
+  return {encoding, static_cast<const std::byte*>(data.data()), num_rows};
+}
+
+PackedWeight pack(EagerExecutor& executor, const nb::list& parts, const std::string& weight_format) {
+  require(nb::len(parts) > 0, "parts: expected at least one tensor");
   std::vector<WeightPart> rows;
-  int64_t num_inputs = kAnySize;
+  const auto num_inputs = nb::cast<int64_t>(parts[0].attr("shape")[nb::int_(1)]);
   for (nb::handle part : parts) {
-    const auto view = arguments.dense<const float>("parts", part, {kAnySize, num_inputs});
-    num_inputs = view.shape[1];
-    rows.push_back({view.data, view.rows()});
+    require(nb::cast<int64_t>(part.attr("shape")[nb::int_(1)]) == num_inputs, "parts: tensors of unequal width");
+    rows.push_back(weight_part(part));
   }
-  require(!rows.empty(), "parts: expected at least one tensor");
-  return pack_weight(rows, num_inputs, weight_format_from_name(weight_format));
+  const WeightFormat format = weight_format_from_name(weight_format);
+  executor.prepare();
+  nb::gil_scoped_release release;
+  return pack_weight(rows, num_inputs, format, executor.pool());
 }
 
 }  // namespace
@@ -387,7 +399,7 @@ NB_MODULE(_cpu, m) {
   nb::class_<PackedWeight>(m, "PackedWeight")
       .def_prop_ro("shape", [](const PackedWeight& w) { return nb::make_tuple(w.num_outputs, w.num_inputs); })
       .def_prop_ro("weight_format", [](const PackedWeight& w) { return weight_format_name(w.format); })
-      .def_prop_ro("num_bytes", [](const PackedWeight& w) { return w.panels.num_bytes(); });
+      .def_prop_ro("num_bytes", [](const PackedWeight& w) { return w.storage.num_bytes(); });
   m.def("pack_weight", &pack);
 
   nb::class_<Executor>(m, "Executor");

@@ -1,21 +1,108 @@
-// linear: out = x W^T + bias, or out += x W^T + bias. Workers take ranges of output features.
+// linear: out = x W^T + bias, or out += x W^T + bias. x [T, num_inputs], W panels of 32 outputs (packed_weight.h).
+//
+// Workers take ranges of rows and of panels, never of inputs. Whatever the number of rows, an output is summed along
+// the inputs in one order: between chunks of inputs the partial sums rest in memory, unrounded. Twin: linear in
+// reference.py.
 #include "kernels/kernels.h"
+#include "kernels/linear_float.h"
+#include "kernels/linear_grouped.h"
 
 namespace octavo::OCTAVO_ISA {
+namespace {
+
+// Rows that pass a panel together: their prepared inputs stay in the second-level cache for usual widths, and their
+// sums in the first.
+constexpr int64_t kChunkRows = 96;
+// Workers share the rows out only while each gets at least this many: fewer would not pay for loading every panel
+// twice.
+constexpr int64_t kMinRowsPerWorker = 32;
+
+struct Share {
+  Range rows;
+  Range panels;
+};
+
+Share share_of_work(int64_t num_rows, int64_t num_panels, const Worker& worker) {
+  int row_parts = 1;
+  for (int parts = 2; parts <= worker.count; ++parts) {
+    if (worker.count % parts == 0 && num_rows / parts >= kMinRowsPerWorker) row_parts = parts;
+  }
+  const int panel_parts = worker.count / row_parts;
+  const int row_part = worker.index / panel_parts;
+  const int panel_part = worker.index % panel_parts;
+  return {{num_rows * row_part / row_parts, num_rows * (row_part + 1) / row_parts},
+          {num_panels * panel_part / panel_parts, num_panels * (panel_part + 1) / panel_parts}};
+}
+
+// Writes one panel's sums to the outputs that exist.
+void write_outputs(const LinearArgs& args, int64_t first_row, int64_t num_rows, int64_t first_output,
+                   int64_t num_outputs, const float* sums) {
+  for (int64_t row = 0; row < num_rows; ++row, sums += kPanelWidth) {
+    float* out = args.out + (first_row + row) * args.out_stride + first_output;
+    for (int64_t i = 0; i < num_outputs; ++i) {
+      const float y = args.bias != nullptr ? sums[i] + args.bias[first_output + i] : sums[i];
+      out[i] = args.accumulate ? out[i] + y : y;
+    }
+  }
+}
+
+// The panels of one segment, for one chunk of rows.
+template <class Panel>
+void multiply_segment(const LinearArgs& args, Range rows, const WeightSegment& segment, Range panels, Worker& worker) {
+  const int64_t num_groups = segment.num_groups;
+  const int64_t num_rows = rows.end - rows.begin;
+  const int64_t row_bytes = (Panel::row_bytes(num_groups) + 63) / 64 * 64;
+  const int64_t sums_bytes = num_rows * kPanelWidth * sizeof(float);
+  std::byte* scratch = worker.scratch(sums_bytes + kFloatChunkBytes + num_rows * row_bytes);
+  float* sums = reinterpret_cast<float*>(scratch);
+  const PreparedRows prepared{scratch + sums_bytes + kFloatChunkBytes, row_bytes, num_rows};
+  for (int64_t row = 0; row < num_rows; ++row) {
+    Panel::prepare(args.x + (rows.begin + row) * args.x_stride, args.weight->num_inputs, num_groups, prepared.row(row));
+  }
+  for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+    for (int64_t i = 0; i < num_rows * kPanelWidth; ++i) sums[i] = 0;
+    Panel::multiply(prepared, segment.panels + panel * segment.panel_bytes, num_groups, sums, scratch + sums_bytes);
+    const int64_t left = segment.num_outputs - panel * kPanelWidth;
+    write_outputs(args, rows.begin, num_rows, segment.first_output + panel * kPanelWidth,
+                  left < kPanelWidth ? left : kPanelWidth, sums);
+  }
+}
+
+using MultiplySegment = void(const LinearArgs&, Range, const WeightSegment&, Range, Worker&);
+
+MultiplySegment* kernel_for(PanelKind kind) {
+  switch (kind) {
+    case PanelKind::kFp32:
+      return multiply_segment<Fp32Panel>;
+    case PanelKind::kBf16:
+      return multiply_segment<Bf16DotPanel>;
+    case PanelKind::kInt8:
+      return multiply_segment<GroupedPanel<Int8Dot, PanelKind::kInt8, uint16_t>>;
+    case PanelKind::kInt8Minimum:
+      return multiply_segment<GroupedPanel<Int8Dot, PanelKind::kInt8Minimum, float>>;
+    case PanelKind::kInt8Group16:
+      return multiply_segment<GroupedPanel<Int8Dot, PanelKind::kInt8Group16, float>>;
+    case PanelKind::kInt4:
+      return multiply_segment<GroupedPanel<Int4Dot, PanelKind::kInt4, uint16_t>>;
+    case PanelKind::kInt4Wide:
+      return multiply_segment<GroupedPanel<Int4Dot, PanelKind::kInt4Wide, float>>;
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 void linear(const LinearArgs& args, int64_t num_rows, Worker& worker) {
-  const int64_t num_inputs = args.weight->num_inputs;
-  const Range outputs = share_of(args.weight->num_outputs, worker);
-  float* weights = reinterpret_cast<float*>(worker.scratch(num_inputs * sizeof(float)));
-  for (int64_t output = outputs.begin; output < outputs.end; ++output) {
-    unpack_row(*args.weight, output, weights);
-    for (int64_t row = 0; row < num_rows; ++row) {
-      const float* x = args.x + row * args.x_stride;
-      float sum = 0;
-      for (int64_t i = 0; i < num_inputs; ++i) sum += x[i] * weights[i];
-      if (args.bias != nullptr) sum += args.bias[output];
-      float& out = args.out[row * args.out_stride + output];
-      out = args.accumulate ? out + sum : sum;
+  const PackedWeight& weight = *args.weight;
+  const Share share = share_of_work(num_rows, weight.num_panels, worker);
+  for (int64_t row = share.rows.begin; row < share.rows.end; row += kChunkRows) {
+    const Range rows{row, row + kChunkRows < share.rows.end ? row + kChunkRows : share.rows.end};
+    for (int i = 0; i < weight.num_segments; ++i) {
+      const WeightSegment& segment = weight.segments[i];
+      const int64_t begin = share.panels.begin - segment.first_panel;
+      const int64_t end = share.panels.end - segment.first_panel;
+      const Range panels{begin > 0 ? begin : 0, end < segment.num_panels ? end : segment.num_panels};
+      if (panels.begin < panels.end) kernel_for(segment.kind)(args, rows, segment, panels, worker);
     }
   }
 }

@@ -112,7 +112,7 @@ class CpuOperations(_RecordableOperations):
 
     def pack_weight(self, parts: Sequence[HostTensor], weight_format: str) -> PackedWeight:
         """See `Operations.pack_weight`."""
-        return _cpu.pack_weight([part.to_float32() for part in parts], weight_format)
+        return _cpu.pack_weight(self._executor, list(parts), weight_format)
 
     def logits(
         self,
