@@ -8,6 +8,7 @@ import transformers
 
 from octavo.kernels.host_tensor import HostTensor
 from octavo.kernels.kv_layout import KVLayer, KVLayout
+from octavo.kernels.operations import Operations
 from octavo.kernels.reference import ReferenceOperations
 from octavo.kernels.step_arrays import StepArrays
 from octavo.models.decoder import DecoderBuffers, LayerCache, forward
@@ -16,6 +17,7 @@ from octavo.models.weights import DecoderWeights, load_weights
 
 BLOCK_SIZE = 16
 OPS = ReferenceOperations()
+torch.set_num_threads(1)  # the models are too small to share out
 
 
 class DictSource:
@@ -64,10 +66,10 @@ def oracle_logits(model: torch.nn.Module, token_ids: list[int]) -> np.ndarray:
 
 
 class PagedRun:
-    """One sequence through `forward` on the reference backend, its KV in shuffled blocks of otherwise NaN storage."""
+    """One sequence through `forward` on an eager backend, its KV in shuffled blocks of otherwise NaN storage."""
 
-    def __init__(self, spec: ModelSpec, weights: DecoderWeights, max_tokens: int, seed: int = 0):
-        self.spec, self.weights = spec, weights
+    def __init__(self, spec: ModelSpec, weights: DecoderWeights, max_tokens: int, seed: int = 0, ops: Operations = OPS):
+        self.spec, self.weights, self.ops = spec, weights, ops
         num_blocks = -(-max_tokens // BLOCK_SIZE)
         layout = KVLayout("fp32", BLOCK_SIZE, spec.num_layers, spec.num_kv_heads, spec.head_dim)
         storage = np.full((num_blocks + 3, layout.block_bytes), 0xFF, np.uint8)
@@ -91,11 +93,10 @@ class PagedRun:
             context_lens=np.array([self.num_computed], np.int32),
             cu_seqlens_q=np.array([0, count], np.int32),
         )
-        buffers = self.buffers.first_rows(count)
-        forward(OPS, self.spec, self.weights, arrays, self.caches, buffers)
+        self.compute(arrays)
         out = np.empty((count, self.spec.vocab_size), np.float32)
-        OPS.logits(
-            buffers.hidden,
+        self.ops.logits(
+            self.buffers.hidden,
             np.arange(count, dtype=np.int32),
             self.weights.final_norm,
             self.weights.head,
@@ -104,6 +105,10 @@ class PagedRun:
             soft_cap=self.spec.final_soft_cap,
         )
         return out
+
+    def compute(self, step: StepArrays) -> None:
+        """Computes the hidden states of one step."""
+        forward(self.ops, self.spec, self.weights, step, self.caches, self.buffers.first_rows(len(step.token_ids)))
 
 
 def paged_logits(spec: ModelSpec, tensors: dict[str, np.ndarray], token_ids: list[int], naming: str = "hf") -> np.ndarray:
