@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models.text_corpus import CORPUS, mixed_texts
-from models.vocabularies import CONTROL, NORMAL, USER_DEFINED, gguf_metadata, join_by_score, sentencepiece_metadata
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from models.text_corpus import CORPUS, mixed_texts
+from models.vocabularies import CONTROL, NORMAL, USER_DEFINED, gguf_metadata, join_by_score, sentencepiece_metadata
 from octavo.errors import CheckpointError, UnsupportedModelError
 from octavo.models import gguf_tokenizer
 from octavo.models.gguf_tokenizer import build_gguf_tokenizer

@@ -6,10 +6,10 @@ import random
 import threading
 
 import pytest
-from models.text_corpus import CORPUS, mixed_texts
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
+from models.text_corpus import CORPUS, mixed_texts
 from octavo.errors import CheckpointError, RequestError, UnsupportedModelError
 from octavo.models.hf_tokenizer import read_hf_tokenizer
 

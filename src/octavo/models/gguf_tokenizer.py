@@ -231,7 +231,8 @@ def derive_merges(pieces: Sequence[str], ranks: dict[str, int]) -> np.ndarray:
 
     Sentencepiece joins any two neighbours whose text is a piece. Of a piece's possible splits only one is ever joined: as long as
     no join crosses its borders, what happens between them is what happens to the piece alone. So each piece is merged alone, and
-    its last join is its merge. A piece with a character that is no piece by itself is never reached; trained vocabularies have none.
+    its last join is its merge. Pieces with a character that is no piece by itself are never reached; trained vocabularies
+    have none.
 
     Args:
         pieces: the vocabulary by id.

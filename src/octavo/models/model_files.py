@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.errors import CheckpointError
+from octavo.errors import CheckpointError, ConfigError
 from octavo.models.chat_template import DEFAULT_NAME, ChatTemplate
 from octavo.models.checkpoint import GGUFSource, SafetensorsSource
 from octavo.models.generation_defaults import GenerationDefaults, read_gguf_defaults, read_hf_defaults
@@ -65,11 +65,15 @@ def load_model_files(model: str, *, chat_template: Path | None = None) -> ModelF
 
 
 def read_template_file(path: Path) -> str:
-    """Returns the text of a Jinja template file."""
+    """Returns the text of a Jinja template file.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
-        raise CheckpointError(f"the chat template {path} cannot be read: {cause}") from cause
+        raise ConfigError(f"the chat template {path} cannot be read: {cause}") from cause
 
 
 def _open_gguf(name: str, path: Path, template: str | None) -> ModelFiles:
