@@ -11,6 +11,7 @@ Invariants:
 import secrets
 import time
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 from random import Random
 
 from octavo.engine.request import Choice, PromptInput, Request, describe_logprobs
@@ -194,6 +195,7 @@ class Engine:
         delta = choice.append(token)
         if request.metrics.first_token_time is None:
             request.metrics.first_token_time = now
+            delta = replace(delta, prompt_logprobs=request.prompt_logprobs)
         if delta.finish_reason is not None:
             self._drop(choice)
             if request.is_finished:

@@ -1,0 +1,65 @@
+"""One HTTP request on its way through the server.
+
+Owns: what is known of the request besides its body: its id, who sent it, what the access log will say. Must not know: the engine.
+"""
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import Request
+
+from octavo.server.errors import invalid
+from octavo.server.keys import ANONYMOUS, ApiKey
+
+MAX_ID_CHARS = 128
+
+
+@dataclass
+class Call:
+    """One HTTP request.
+
+    Attributes:
+        request_id: the client's name for it, or a random one.
+        key: whose it is.
+        log: further fields for the access log.
+        is_gone: the client closed the connection before it had its answer.
+    """
+
+    request_id: str
+    key: ApiKey = ANONYMOUS
+    log: dict[str, Any] = field(default_factory=dict)
+    is_gone: bool = False
+
+    def take_request_id(self, request_id: str | None) -> None:
+        """Takes the id from the body, which must not contradict the header's."""
+        if request_id is not None:
+            self.request_id = request_id
+
+    def salt(self, cache_salt: str | None) -> str | None:
+        """Returns the salt of the request's prompts: keys with different namespaces never share KV, whatever salt they send."""
+        if self.key.namespace is None:
+            return cache_salt
+        return f"{self.key.namespace}\0{cache_salt or ''}"
+
+    def priority(self, priority: int | None) -> int:
+        """Returns the request's priority: a key's own is the best that its requests can have."""
+        return self.key.priority if priority is None else max(priority, self.key.priority)
+
+
+def new_call(header_id: str | None) -> Call:
+    """Returns the record of a request that just came in.
+
+    Raises:
+        ApiError: the client's id is too long or has characters that a header cannot show.
+    """
+    if not header_id:
+        return Call(secrets.token_hex(12))
+    if len(header_id) > MAX_ID_CHARS or not all("!" <= character <= "~" for character in header_id):
+        raise invalid("X-Request-Id", f"X-Request-Id must be 1 to {MAX_ID_CHARS} visible ASCII characters")
+    return Call(header_id)
+
+
+def get_call(request: Request) -> Call:
+    """Returns the record that the middleware made for a request."""
+    return request.scope["octavo.call"]

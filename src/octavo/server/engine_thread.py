@@ -1,0 +1,369 @@
+"""The engine's own thread, and the way to it from the HTTP loop.
+
+Owns: the loop that steps the engine, the queue of commands to it, and the routing of its results. Must not know: HTTP, JSON.
+
+Commands are functions, run on the engine's thread between two steps in the order in which they were sent. What a step produced
+crosses back to the HTTP loop together, by one ``call_soon_threadsafe``.
+
+Invariants:
+1. Only the engine's thread touches the engine; the HTTP loop never waits for a step, only coroutines of it do.
+2. A request that was given up is out of the engine before the next step begins, whatever state it was in.
+3. Either all prompts of an HTTP request are in the engine or none.
+4. If the thread dies, every answer fails at once, and so does everything that comes later.
+5. An engine without work costs no processor time.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from octavo.errors import CapacityError
+from octavo.outputs import CompletionOutput, OutputDelta, RequestOutput
+from octavo.sampling_params import SamplingParams
+from octavo.server.answer import Answer, PromptDelta
+from octavo.server.errors import ApiError
+from octavo.server.keys import ANONYMOUS, ApiKey
+
+if TYPE_CHECKING:
+    from octavo.engine.engine import Engine
+
+IDLE_STEP_SECONDS = 0.01  # pause after a step that could compute nothing although requests wait
+STOP_SECONDS = 10.0  # a thread that does not end by then is left to the end of the process
+logger = logging.getLogger("octavo.server")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One prompt on its way to the engine.
+
+    Attributes:
+        key: whose it is.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    key: ApiKey = ANONYMOUS
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+class Observer(Protocol):
+    """Who is told, on the HTTP loop, what the engine does."""
+
+    def on_token_intervals(self, seconds: list[float]) -> None:
+        """A step gave these times between a choice's tokens."""
+
+    def on_finished(self, submission: Submission, result: RequestOutput) -> None:
+        """A request ended, by itself or by being aborted."""
+
+
+@dataclass
+class _Owner:
+    """Whose request it is and what of it went out.
+
+    Attributes:
+        num_sent_chars, last_token_times: by choice.
+    """
+
+    answer: Answer
+    prompt_index: int
+    submission: Submission
+    num_unfinished: int
+    num_sent_chars: list[int]
+    last_token_times: list[float | None]
+
+
+@dataclass
+class _Crossing:
+    """What goes over to the HTTP loop together."""
+
+    items: list[tuple[_Owner, OutputDelta | RequestOutput]] = field(default_factory=list)
+    token_intervals: list[float] = field(default_factory=list)
+
+
+class EngineThread:
+    """Runs an engine on a thread of its own.
+
+    Args:
+        max_requests: most requests in the engine at once, running or waiting.
+        max_lag_tokens: see `Answer`.
+    """
+
+    def __init__(self, engine: "Engine", observer: Observer, *, max_requests: int, max_lag_tokens: int):
+        self._engine = engine
+        self._observer = observer
+        self._max_requests = max_requests
+        self._max_lag_tokens = max_lag_tokens
+        self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = threading.Condition()
+        self._commands: list[Callable[[], None]] = []  # guarded by _wake, as the next two
+        self._is_stopping = False
+        self._is_over = False
+        self._busy_since: float | None = None
+        self._owners: dict[str, _Owner] = {}  # touched by the engine's thread only
+        self._answers: set[Answer] = set()  # touched by the HTTP loop only, as the next
+        self._calls: set[asyncio.Future] = set()
+
+    # ---- from the HTTP loop
+
+    def start(self) -> None:
+        """Starts the thread; results go to the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after the current step; answers that are not finished fail."""
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify()
+        self._thread.join(STOP_SECONDS)
+
+    @property
+    def is_alive(self) -> bool:
+        """False once the thread has died or was stopped."""
+        return not self._is_over and self._thread.is_alive()
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Seconds since the engine last got on although there was work; 0 when idle."""
+        busy_since = self._busy_since
+        return 0.0 if busy_since is None else time.monotonic() - busy_since
+
+    @property
+    def num_answers(self) -> int:
+        """HTTP requests that the engine works for."""
+        return len(self._answers)
+
+    async def submit(self, submissions: list[Submission], *, streams: bool) -> Answer:
+        """Hands an HTTP request's prompts to the engine.
+
+        Args:
+            streams: whether deltas are wanted, not only the results.
+
+        Returns:
+            The answer in the making, once the engine has accepted every prompt. Whoever gets it must `release` it.
+
+        Raises:
+            OctavoError: a prompt was refused, or the queue is full; none is in the engine.
+            ApiError: the engine has stopped.
+        """
+        answer = Answer([submission.request_id for submission in submissions], streams=streams, max_lag_tokens=self._max_lag_tokens)
+        self._answers.add(answer)
+        try:
+            await self.call(lambda engine: self._accept(answer, submissions, engine))
+        except BaseException:
+            self.release(answer)
+            raise
+        return answer
+
+    def release(self, answer: Answer) -> None:
+        """Lets go of an answer; one that has not ended is given up, and its requests leave the engine before the next step."""
+        self._answers.discard(answer)
+        if not answer.has_ended:
+            answer.fail(ApiError(503, "the request was given up", code="aborted"))
+            self._send(partial(self._abort, answer))
+
+    def cut_short(self, answer: Answer) -> None:
+        """Ends an answer where it stands: it keeps what was generated, with the finish reason "abort"."""
+        self._send(partial(self._abort, answer))
+
+    def cut_all_short(self) -> None:
+        """Ends every answer where it stands."""
+        for answer in self._answers:
+            self.cut_short(answer)
+
+    async def call(self, function: Callable[["Engine"], T]) -> T:
+        """Runs a function on the engine's thread between two steps and returns its result.
+
+        Raises:
+            ApiError: the engine has stopped.
+            Exception: whatever the function raises.
+        """
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if not self._send(partial(self._run_call, function, outcome)):
+            raise _stopped()
+        self._calls.add(outcome)
+        try:
+            return await outcome
+        finally:
+            self._calls.discard(outcome)
+
+    def _send(self, command: Callable[[], None]) -> bool:
+        """Queues a command; False when nobody is there to run it."""
+        with self._wake:
+            if self._is_over:
+                return False
+            self._commands.append(command)
+            self._wake.notify()
+        return True
+
+    # ---- on the engine's thread
+
+    def _run(self) -> None:
+        try:
+            while self._take_turn():
+                pass
+        except BaseException as error:  # whatever it is, nobody may go on waiting for this thread
+            logger.critical("the engine died", exc_info=error)
+        with self._wake:
+            self._is_over = True
+        self._post(self._fail_all)
+
+    def _take_turn(self) -> bool:
+        """Runs what was commanded, then one step; waits when there is neither. False when it is time to stop."""
+        for command in self._next_commands():
+            command()
+        if self._is_stopping:
+            return False
+        if self._engine.has_unfinished_requests:
+            num_steps = self._engine.num_steps
+            deltas = self._engine.step()
+            if self._engine.num_steps == num_steps:
+                time.sleep(IDLE_STEP_SECONDS)
+                return True
+            self._cross(self._route(deltas))
+        self._busy_since = time.monotonic() if self._engine.has_unfinished_requests else None
+        return True
+
+    def _next_commands(self) -> list[Callable[[], None]]:
+        with self._wake:
+            while not (self._commands or self._is_stopping or self._engine.has_unfinished_requests):
+                self._wake.wait()
+            commands, self._commands = self._commands, []
+            if self._busy_since is None:
+                self._busy_since = time.monotonic()
+        return commands
+
+    def _run_call(self, function: Callable[["Engine"], T], outcome: "asyncio.Future[T]") -> None:
+        try:
+            result = function(self._engine)
+        except Exception as error:  # belongs to the caller, who gets it
+            self._post(_reject, outcome, error)
+        else:
+            self._post(_resolve, outcome, result)
+
+    def _accept(self, answer: Answer, submissions: list[Submission], engine: "Engine") -> None:
+        self._check_room(len(submissions), engine.num_unfinished_requests)
+        try:
+            for index, submission in enumerate(submissions):
+                self._add(answer, index, submission, engine)
+        except BaseException:
+            self._abort(answer)
+            raise
+
+    def _check_room(self, num_new: int, num_present: int) -> None:
+        if num_present + num_new > self._max_requests:
+            raise CapacityError(
+                f"{num_present} requests are in the server and {num_new} more would be above max_requests={self._max_requests}",
+                may_fit_later=num_new <= self._max_requests,
+                hint="try again later" if num_new <= self._max_requests else "send fewer prompts in one request",
+            )
+
+    def _add(self, answer: Answer, index: int, submission: Submission, engine: "Engine") -> None:
+        engine.add_request(
+            submission.prompt_token_ids,
+            submission.params,
+            request_id=submission.request_id,
+            priority=submission.priority,
+            cache_salt=submission.cache_salt,
+        )
+        num_choices = submission.params.n
+        self._owners[submission.request_id] = _Owner(answer, index, submission, num_choices, [0] * num_choices, [None] * num_choices)
+
+    def _abort(self, answer: Answer) -> None:
+        crossing = _Crossing()
+        for request_id in answer.request_ids:
+            owner = self._owners.get(request_id)
+            if owner is None or owner.answer is not answer:
+                continue
+            del self._owners[request_id]
+            result = self._engine.abort(request_id)
+            assert result is not None, f"request {request_id} has an owner but is not in the engine"
+            _complete_choices(result, len(owner.num_sent_chars))
+            if answer.streams:
+                crossing.items += [(owner, delta) for delta in _last_deltas(result, owner)]
+            crossing.items.append((owner, result))
+        self._cross(crossing)
+
+    def _route(self, deltas: list[OutputDelta]) -> _Crossing:
+        """Sorts a step's deltas by whom they go to."""
+        crossing = _Crossing()
+        now = time.monotonic()
+        for delta in deltas:
+            owner = self._owners[delta.request_id]
+            last_time = owner.last_token_times[delta.index]
+            if last_time is not None:
+                crossing.token_intervals.append(now - last_time)
+            owner.last_token_times[delta.index] = now
+            owner.num_sent_chars[delta.index] += len(delta.text)
+            if owner.answer.streams:
+                crossing.items.append((owner, delta))
+            if delta.finish_reason is None:
+                continue
+            owner.num_unfinished -= 1
+            if owner.num_unfinished == 0:
+                del self._owners[delta.request_id]
+                crossing.items.append((owner, self._engine.take(delta.request_id)))
+        return crossing
+
+    def _cross(self, crossing: _Crossing) -> None:
+        if crossing.items or crossing.token_intervals:
+            self._post(self._deliver, crossing)
+
+    def _post(self, function: Callable[..., None], *arguments: object) -> None:
+        assert self._loop is not None, "the thread runs only after start"
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    # ---- back on the HTTP loop
+
+    def _deliver(self, crossing: _Crossing) -> None:
+        self._observer.on_token_intervals(crossing.token_intervals)
+        for owner, item in crossing.items:
+            if isinstance(item, RequestOutput):
+                owner.answer.finish(owner.prompt_index, item)
+                self._observer.on_finished(owner.submission, item)
+            elif not owner.answer.add(PromptDelta(owner.prompt_index, item)):
+                self._send(partial(self._abort, owner.answer))
+
+    def _fail_all(self) -> None:
+        for answer in self._answers:
+            answer.fail(_stopped())
+        for outcome in self._calls:
+            _reject(outcome, _stopped())
+
+
+def _stopped() -> ApiError:
+    return ApiError(503, "the engine has stopped", code="engine_stopped")
+
+
+def _resolve(outcome: "asyncio.Future[T]", result: T) -> None:
+    if not outcome.done():
+        outcome.set_result(result)
+
+
+def _reject(outcome: asyncio.Future, error: BaseException) -> None:
+    if not outcome.done():
+        outcome.set_exception(error)
+
+
+def _complete_choices(result: RequestOutput, num_choices: int) -> None:
+    """Adds the choices that had not begun when the request was aborted."""
+    result.outputs += [CompletionOutput(index, finish_reason="abort") for index in range(len(result.outputs), num_choices)]
+
+
+def _last_deltas(result: RequestOutput, owner: _Owner) -> list[OutputDelta]:
+    """Returns the last delta of each choice that an abort ended: the text that was held back, and the finish reason."""
+    return [
+        OutputDelta(result.request_id, output.index, output.text[owner.num_sent_chars[output.index] :], [], finish_reason="abort")
+        for output in result.outputs
+        if output.finish_reason == "abort"
+    ]

@@ -1,0 +1,136 @@
+"""Errors as HTTP shows them, in the form that OpenAI's clients read.
+
+Owns: the mapping from causes to statuses and to ``{"error": {"message", "type", "param", "code"}}``. Must not know: routes.
+
+Invariants:
+1. A client's fault is 400, 401, 404, 413 or 429, ours is 500 or 503; 422 is never sent.
+2. No message repeats more than `MAX_QUOTED_CHARS` of what a client sent.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from octavo.errors import CapacityError, OctavoError, RequestError
+
+MAX_QUOTED_CHARS = 200
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+_CODES = {401: "invalid_api_key", 404: "not_found", 413: "body_too_large", 429: "queue_full", 500: "internal_error", 503: "unavailable"}
+
+
+class ApiError(Exception):
+    """An answer other than success.
+
+    Args:
+        status: the HTTP status.
+        param: the request's field at fault, as a path such as ``messages[0].content``.
+        code: a word for programs; one that follows from the status if not given.
+        retry_after_seconds: when it makes sense to try again, for 429 and 503.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after_seconds: float = 1.0
+    ):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code or _CODES.get(status, "invalid_value")
+        self.retry_after_seconds = retry_after_seconds
+
+    def body(self) -> dict[str, Any]:
+        """Returns the JSON body."""
+        kind = _TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """Returns the HTTP answer; a client that may try again is told when."""
+        headers = {}
+        if self.status in (429, 503):
+            headers["Retry-After"] = str(math.ceil(self.retry_after_seconds))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return JSONResponse(self.body(), self.status, headers)
+
+
+def invalid(param: str, message: str) -> ApiError:
+    """Returns the refusal of one field."""
+    return ApiError(400, message, param=param)
+
+
+def as_api_error(error: OctavoError) -> ApiError:
+    """Returns what a client is told of an error of the engine."""
+    message = _shortened(str(error), 10 * MAX_QUOTED_CHARS)
+    if isinstance(error, RequestError):
+        return ApiError(400, message, param=error.field)
+    if isinstance(error, CapacityError):
+        return ApiError(429, message) if error.may_fit_later else ApiError(400, message, code="too_large")
+    return ApiError(500, message)
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Makes every error that leaves a route an answer in this form."""
+
+    @app.exception_handler(ApiError)
+    async def _api_error(_request: Request, error: ApiError) -> JSONResponse:
+        return error.response()
+
+    @app.exception_handler(OctavoError)
+    async def _octavo_error(_request: Request, error: OctavoError) -> JSONResponse:
+        return as_api_error(error).response()
+
+    @app.exception_handler(RequestValidationError)
+    async def _validation_error(_request: Request, error: RequestValidationError) -> JSONResponse:
+        return describe_validation(error.errors(), error.body).response()
+
+    @app.exception_handler(HTTPException)
+    async def _http_error(_request: Request, error: HTTPException) -> JSONResponse:
+        response = ApiError(error.status_code, str(error.detail)).response()
+        response.headers.update(error.headers or {})
+        return response
+
+    @app.exception_handler(Exception)
+    async def _unforeseen(_request: Request, _error: Exception) -> JSONResponse:
+        return ApiError(500, "the server failed on this request; its log says how").response()
+
+
+def describe_validation(errors: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
+    """Returns the refusal that names the first field at fault."""
+    if not errors:
+        return ApiError(400, "the request is not valid")
+    located = [(_field_path(error["loc"][1:], body), error) for error in errors]
+    first_field = located[0][0].partition("[")[0].partition(".")[0]
+    same_field = [item for item in located if item[0].startswith(first_field)]
+    path, error = max(same_field, key=lambda item: len(item[0]))
+    if error["type"] == "extra_forbidden":
+        return ApiError(400, f"{path} is no field of this request", param=path, code="unknown_field")
+    if error["type"] == "missing":
+        return ApiError(400, f"{path or 'the JSON body'} is missing", param=path or None, code="missing_field")
+    found = _shortened(repr(error.get("input")), MAX_QUOTED_CHARS)
+    return ApiError(400, f"{path or 'the body'}={found} is not allowed: {error['msg']}", param=path or None)
+
+
+def _field_path(location: Sequence[str | int], body: Any) -> str:
+    """Returns the path of a field as the client wrote it; steps that pydantic adds to tell alternatives apart are left out."""
+    path, value = "", body
+    for step in location:
+        if isinstance(value, dict) and step in value:
+            path += f".{step}" if path else str(step)
+            value = value[step]
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            path += f"[{step}]"
+            value = value[step]
+        elif isinstance(value, dict) and step == location[-1]:
+            path += f".{step}" if path else str(step)
+    return path
+
+
+def _shortened(text: str, limit: int) -> str:
+    # Half a surrogate pair cannot be sent as UTF-8.
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,102 @@
+"""The process that serves: socket, signals, orderly end.
+
+Owns: uvicorn's settings, and what SIGTERM and SIGINT do. Must not know: routes, engines.
+
+Invariants:
+1. After the first signal new requests are answered 503, and those in the server may finish until ``drain_seconds`` have passed; then
+   they end where they stand, each with its finish reason.
+2. After the second signal the process ends at once.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from octavo.server.config import ServerConfig
+from octavo.server.context import ServerContext
+
+SWITCH_SECONDS = 0.0005  # the engine's thread, back from computing, must not wait long for the interpreter
+KEEP_ALIVE_SECONDS = 75
+MAX_HEADER_BYTES = 64 * 2**10
+FLUSH_SECONDS = 5  # what responses that ended get to leave the socket
+logger = logging.getLogger("octavo.server")
+
+
+class HttpServer(uvicorn.Server):
+    """Uvicorn with a drain before its end."""
+
+    def __init__(self, config: uvicorn.Config, context: ServerContext):
+        super().__init__(config)
+        self._context = context
+        self._drain: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self.servers[0].sockets[0].getsockname()[1]
+
+    async def startup(self, sockets: list | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        logger.info("serving %s on http://%s:%d", self._context.model.name, host, self.port)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begins to drain; the second time, ends the process."""
+        if self._context.is_draining or self._loop is None:
+            os._exit(128 + sig)
+        self._context.is_draining = True
+        self._loop.call_soon_threadsafe(self._start_drain, sig)
+
+    def _start_drain(self, sig: int) -> None:
+        logger.info("%s: finishing %d requests", signal.Signals(sig).name, self._context.engine.num_answers)
+        self._drain = asyncio.create_task(self._finish_requests())
+
+    async def _finish_requests(self) -> None:
+        engine = self._context.engine
+        try:
+            async with asyncio.timeout(self._context.config.drain_seconds):
+                while engine.num_answers:
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            logger.warning("%d requests are cut short", engine.num_answers)
+            engine.cut_all_short()
+        self.should_exit = True
+
+
+def serve(app: FastAPI, config: ServerConfig) -> None:
+    """Serves until a signal ends it."""
+    _set_up_logging(config)
+    if config.is_exposed_without_key:
+        logger.warning("listening on %s without a key: anyone who reaches this machine can use the model", config.host)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    settings = uvicorn.Config(
+        app,
+        host=config.host,
+        port=config.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=FLUSH_SECONDS,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ws="none",
+    )
+    HttpServer(settings, app.state.context).run()
+
+
+def _set_up_logging(config: ServerConfig) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s" if config.log_json else "%(asctime)s %(levelname)s %(message)s"))
+    for name in ("octavo", "uvicorn"):
+        named = logging.getLogger(name)
+        named.handlers = [handler]
+        named.setLevel(logging.INFO if name == "octavo" else logging.WARNING)
+        named.propagate = False

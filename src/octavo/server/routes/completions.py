@@ -1,0 +1,118 @@
+"""``/v1/completions``.
+
+Owns: what the fields of a request mean. Must not know: how answers are made or written.
+"""
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from octavo.sampling_params import SamplingParams
+from octavo.server.body import JsonRoute, json_response
+from octavo.server.call import Call, get_call
+from octavo.server.completion_writer import CompletionWriter, Prompt
+from octavo.server.context import ServerContext, get_context
+from octavo.server.errors import invalid
+from octavo.server.generation import EventStream, collect, make_submissions
+from octavo.server.protocol.base import ERROR_RESPONSES
+from octavo.server.protocol.completions import CompletionRequest, CompletionResponse
+from octavo.server.sampling import check_at_most, make_params
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+router = APIRouter(route_class=JsonRoute, tags=["generation"])
+
+
+@router.post("/v1/completions", response_model=CompletionResponse, responses=ERROR_RESPONSES)
+async def create_completion(
+    body: CompletionRequest,
+    request: Request,
+    context: Annotated[ServerContext, Depends(get_context)],
+    call: Annotated[Call, Depends(get_call)],
+) -> Response:
+    """Continues texts; with ``stream`` as server-sent events of the form `CompletionResponse`."""
+    body.check_stream()
+    context.model.check_name(body.model)
+    _check_fields(body, context)
+    params = _make_params(body, context)
+    prompts = await read_prompts(body, context)
+    if context.config.log_prompts:
+        call.log["prompts"] = [prompt.text for prompt in prompts]
+    submissions = make_submissions(body, call, [prompt.token_ids for prompt in prompts], params)
+    writer = CompletionWriter(
+        id=f"cmpl-{call.request_id}",
+        created=int(time.time()),
+        model=context.model.name,
+        tokenizer=context.model.tokenizer,
+        prompts=prompts,
+        num_choices=1 if body.n is None else body.n,
+        echoes=bool(body.echo),
+        is_echo_only=body.max_tokens == 0,
+        num_top=body.logprobs,
+        skip_special_tokens=params.skip_special_tokens,
+        includes_usage=body.includes_usage,
+        returns_token_ids=bool(body.return_token_ids),
+        shows_prompt_logprobs=body.prompt_logprobs is not None,
+    )
+    answer = await context.engine.submit(submissions, streams=bool(body.stream))
+    if body.stream:
+        return EventStream(request, context, answer, writer)
+    return json_response(writer.whole(await collect(request, context, answer)))
+
+
+def _check_fields(body: CompletionRequest, context: ServerContext) -> None:
+    """Refuses combinations of fields that cannot be honoured."""
+    check_at_most("best_of", body.best_of, context.config.max_choices, "max_choices")
+    num_choices = 1 if body.n is None else body.n
+    if body.best_of is not None and body.best_of < num_choices:
+        raise invalid("best_of", f"best_of={body.best_of} is below n={num_choices}")
+    if body.best_of is not None and body.best_of > num_choices and body.stream:
+        raise invalid("best_of", f"best_of={body.best_of} above n={num_choices} cannot be streamed: the best is known at the end")
+    if body.stream and body.prompt_logprobs is not None:
+        raise invalid("prompt_logprobs", "prompt_logprobs is not allowed with stream=true; echo and logprobs give the same")
+    if body.max_tokens == 0 and not body.echo:
+        raise invalid("max_tokens", "max_tokens=0 is allowed only with echo=true: there would be nothing to return")
+
+
+def _make_params(body: CompletionRequest, context: ServerContext) -> SamplingParams:
+    """Returns the sampling parameters; best_of and echo need more from the engine than is shown."""
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else max(body.max_tokens, 1) if body.max_tokens >= 0 else body.max_tokens
+    picks_best = body.best_of is not None and body.best_of > (body.n or 1)
+    logprobs = 0 if picks_best and body.logprobs is None else body.logprobs
+    updates: dict[str, int | None] = {}
+    if picks_best:
+        updates["n"] = body.best_of
+    if body.echo and body.logprobs is not None:
+        updates["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
+    return make_params(
+        body.model_copy(update=updates), context.model.default_params, context.config, max_tokens=max_tokens, logprobs=logprobs
+    )
+
+
+async def read_prompts(body: CompletionRequest, context: ServerContext) -> list[Prompt]:
+    """Returns the request's prompts, each as text and token ids."""
+    given = body.prompt
+    if isinstance(given, str):
+        listed: list[str] | list[list[int]] = [given]
+    elif given and isinstance(given[0], int):
+        listed = [given]
+    else:
+        listed = given
+    if len(listed) > context.config.max_prompts:
+        raise invalid("prompt", f"prompt has {len(listed)} entries; max_prompts={context.config.max_prompts} allows no more")
+    return [await _read_prompt(prompt, context) for prompt in listed]
+
+
+async def _read_prompt(prompt: str | list[int], context: ServerContext) -> Prompt:
+    model = context.model
+    if isinstance(prompt, str):
+        return Prompt(prompt, await model.encode(prompt))
+    check_token_ids("prompt", prompt, model.vocab_size)
+    return Prompt(model.tokenizer.decode(prompt, skip_special_tokens=False), prompt)
+
+
+def check_token_ids(name: str, token_ids: list[int], vocab_size: int) -> None:
+    """Refuses token ids that the model lacks."""
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise invalid(name, f"{name} has the token id {token_id:.6g}; token ids are 0 to {vocab_size - 1}")

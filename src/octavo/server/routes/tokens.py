@@ -1,0 +1,94 @@
+"""``/tokenize`` and ``/detokenize``.
+
+Owns: the bodies of both. Must not know: the engine.
+"""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from pydantic import FailFast
+
+from octavo.server.body import JsonRoute
+from octavo.server.context import ServerContext, get_context
+from octavo.server.errors import invalid
+from octavo.server.protocol.base import ERROR_RESPONSES, RequestBody, ResponseBody
+from octavo.server.protocol.chat import ChatMessage
+from octavo.server.routes.completions import check_token_ids
+
+router = APIRouter(route_class=JsonRoute, tags=["tokens"], responses=ERROR_RESPONSES)
+Context = Annotated[ServerContext, Depends(get_context)]
+
+
+class TokenizeRequest(RequestBody):
+    """A text, or a conversation as the model gets to see it; exactly one of them."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizeResponse(ResponseBody):
+    """The token ids."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(RequestBody):
+    """Token ids."""
+
+    model: str | None = None
+    tokens: Annotated[list[int], FailFast()]
+
+
+class DetokenizeResponse(ResponseBody):
+    """The text of the token ids, control tokens included."""
+
+    prompt: str
+
+
+@router.post("/tokenize")
+async def tokenize(body: TokenizeRequest, context: Context) -> TokenizeResponse:
+    """Returns the token ids that a prompt of ``/v1/completions`` or the messages of a chat have."""
+    context.model.check_name(body.model)
+    token_ids = await _token_ids(body, context)
+    texts = [context.model.tokenizer.token_text(token_id) for token_id in token_ids] if body.return_token_strs else None
+    return TokenizeResponse(count=len(token_ids), max_model_len=context.model.max_model_len, tokens=token_ids, token_strs=texts)
+
+
+async def _token_ids(body: TokenizeRequest, context: ServerContext) -> list[int]:
+    if (body.prompt is None) == (body.messages is None):
+        raise invalid("prompt", "exactly one of prompt and messages must be given")
+    if body.prompt is not None:
+        _refuse_given(body, ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"), "messages")
+        return await context.model.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    _refuse_given(body, ("add_special_tokens",), "prompt")
+    continues = bool(body.continue_final_message)
+    _, token_ids = await context.model.encode_chat(
+        [message.for_template() for message in body.messages or ()],
+        add_generation_prompt=not continues if body.add_generation_prompt is None else body.add_generation_prompt,
+        continue_final_message=continues,
+        arguments=body.chat_template_kwargs or {},
+    )
+    return token_ids
+
+
+def _refuse_given(body: TokenizeRequest, names: tuple[str, ...], needed: str) -> None:
+    for name in names:
+        if getattr(body, name) is not None:
+            raise invalid(name, f"{name} is allowed only with {needed}")
+
+
+@router.post("/detokenize")
+async def detokenize(body: DetokenizeRequest, context: Context) -> DetokenizeResponse:
+    """Returns the text of token ids."""
+    context.model.check_name(body.model)
+    check_token_ids("tokens", body.tokens, context.model.vocab_size)
+    return DetokenizeResponse(prompt=context.model.tokenizer.decode(body.tokens, skip_special_tokens=False))

@@ -1,0 +1,86 @@
+"""The model as clients see it.
+
+Owns: its name, its sizes, and the way from texts and messages to token ids. Must not know: HTTP, the engine.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from octavo.errors import RequestError
+from octavo.sampling_params import SamplingParams
+from octavo.server.errors import MAX_QUOTED_CHARS, ApiError
+
+if TYPE_CHECKING:
+    from octavo.models.chat_template import ChatTemplate
+    from octavo.models.tokenizer import Tokenizer
+
+# Up to this length the work takes less time than handing it to another thread and back, about 0.1 ms.
+MAX_INLINE_CHARS = 2000
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One model.
+
+    Attributes:
+        vocab_size: token ids below it are accepted.
+        max_model_len: most tokens of one sequence, prompt and answer.
+        default_params: what a request gets that leaves sampling open.
+        created: when the server loaded it, in seconds since 1970.
+    """
+
+    name: str
+    vocab_size: int
+    max_model_len: int
+    tokenizer: "Tokenizer"
+    chat_template: "ChatTemplate | None"
+    default_params: SamplingParams
+    created: int = field(default_factory=lambda: int(time.time()))
+    _workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "octavo-tokenizer"), repr=False)
+
+    def check_name(self, name: str | None) -> None:
+        """Refuses a request for another model.
+
+        Raises:
+            ApiError: the name is not this model's.
+        """
+        if name is not None and name != self.name:
+            message = f"there is no model {name[:MAX_QUOTED_CHARS]!r}; the model served here is {self.name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Returns a text's token ids; a long one is read on another thread, so that nobody else waits."""
+        return await self._run(len(text), partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens))
+
+    async def encode_chat(self, messages: Sequence[dict[str, Any]], **template_options: Any) -> tuple[str, list[int]]:
+        """Returns what the chat template makes of messages, and its token ids.
+
+        Args:
+            template_options: as `ChatTemplate.render` takes them.
+
+        Raises:
+            RequestError: the model has no chat template, or its template refuses the messages.
+        """
+        if self.chat_template is None:
+            raise RequestError(
+                f"the model {self.name} has no chat template",
+                field="messages",
+                hint="use /v1/completions, or start the server with chat_template",
+            )
+        num_chars = sum(len(message.get("content") or "") for message in messages)
+        return await self._run(num_chars, partial(self._encode_chat, messages, template_options))
+
+    def _encode_chat(self, messages: Sequence[dict[str, Any]], template_options: dict[str, Any]) -> tuple[str, list[int]]:
+        assert self.chat_template is not None, "encode_chat checks this"
+        text = self.chat_template.render(messages, **template_options)
+        return text, self.tokenizer.encode_chat(text)
+
+    async def _run(self, num_chars: int, work: Callable[[], Any]) -> Any:
+        if num_chars <= MAX_INLINE_CHARS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
