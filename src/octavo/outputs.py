@@ -100,7 +100,7 @@ class OutputDelta:
         text: text that became certain in this step; may be empty while a possible stop string or a cut character is held back.
         logprobs: one map per new token; None if not asked for.
         finish_reason: set on the choice's last delta.
-        prompt_logprobs: those of the prompt, on the request's first delta; None if not asked for.
+        prompt_logprobs: those of the prompt, on the choice's first delta; None if not asked for.
     """
 
     request_id: str

@@ -195,6 +195,7 @@ class Engine:
         delta = choice.append(token)
         if request.metrics.first_token_time is None:
             request.metrics.first_token_time = now
+        if request.prompt_logprobs is not None and len(choice.output.token_ids) <= 1:
             delta = replace(delta, prompt_logprobs=request.prompt_logprobs)
         if delta.finish_reason is not None:
             self._drop(choice)

@@ -26,7 +26,7 @@ from octavo.server.served_model import ServedModel
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine
 
-DESCRIPTION = "An OpenAI-compatible server. Errors have the form `{\"error\": {\"message\", \"type\", \"param\", \"code\"}}`."
+DESCRIPTION = 'An OpenAI-compatible server. Errors have the form `{"error": {"message", "type", "param", "code"}}`.'
 
 
 class Recorder:
@@ -51,9 +51,7 @@ def create_app(engine: "Engine", model: ServedModel, config: ServerConfig) -> Fa
         ConfigError: the key file is wrong.
     """
     metrics = ServerMetrics(model.name)
-    thread = EngineThread(
-        engine, Recorder(metrics), max_requests=config.max_requests, max_lag_tokens=config.max_lag_tokens
-    )
+    thread = EngineThread(engine, Recorder(metrics), max_requests=config.max_requests, max_lag_tokens=config.max_lag_tokens)
     context = ServerContext(config, model, thread, metrics, read_keys(config.api_key, config.api_keys))
     app = FastAPI(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
     app.state.context = context

@@ -63,9 +63,7 @@ class CompletionWriter:
         for prompt_index, result in enumerate(results):
             for number, output in enumerate(self._best(result.outputs)):
                 choices.append(self._choice(prompt_index, number, output, result))
-        return CompletionResponse(
-            id=self.id, created=self.created, model=self.model, choices=choices, usage=self._usage(results)
-        )
+        return CompletionResponse(id=self.id, created=self.created, model=self.model, choices=choices, usage=self._usage(results))
 
     def _best(self, outputs: list[CompletionOutput]) -> list[CompletionOutput]:
         """Returns the choices to show; of more than are wanted, those whose tokens are most likely on average."""

@@ -102,7 +102,7 @@ class EngineThread:
         self._max_requests = max_requests
         self._max_lag_tokens = max_lag_tokens
         self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop  # set by start
         self._wake = threading.Condition()
         self._commands: list[Callable[[], None]] = []  # guarded by _wake, as the next two
         self._is_stopping = False
@@ -276,7 +276,9 @@ class EngineThread:
             cache_salt=submission.cache_salt,
         )
         num_choices = submission.params.n
-        self._owners[submission.request_id] = _Owner(answer, index, submission, num_choices, [0] * num_choices, [None] * num_choices)
+        self._owners[submission.request_id] = _Owner(
+            answer, index, submission, num_choices, [0] * num_choices, [None] * num_choices
+        )
 
     def _abort(self, answer: Answer) -> None:
         crossing = _Crossing()
@@ -319,7 +321,6 @@ class EngineThread:
             self._post(self._deliver, crossing)
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
-        assert self._loop is not None, "the thread runs only after start"
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *arguments)
 

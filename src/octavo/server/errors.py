@@ -19,8 +19,16 @@ from starlette.exceptions import HTTPException
 from octavo.errors import CapacityError, OctavoError, RequestError
 
 MAX_QUOTED_CHARS = 200
-_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
-_CODES = {401: "invalid_api_key", 404: "not_found", 413: "body_too_large", 429: "queue_full", 500: "internal_error", 503: "unavailable"}
+_KINDS = {  # status -> (type, code)
+    401: ("authentication_error", "invalid_api_key"),
+    404: ("not_found_error", "not_found"),
+    405: ("invalid_request_error", "method_not_allowed"),
+    413: ("invalid_request_error", "body_too_large"),
+    429: ("rate_limit_error", "queue_full"),
+    500: ("server_error", "internal_error"),
+    503: ("server_error", "unavailable"),
+}
+_OTHER_KIND = ("invalid_request_error", "invalid_value")
 
 
 class ApiError(Exception):
@@ -40,13 +48,13 @@ class ApiError(Exception):
         self.status = status
         self.message = message
         self.param = param
-        self.code = code or _CODES.get(status, "invalid_value")
+        self.type, usual_code = _KINDS.get(status, _OTHER_KIND)
+        self.code = code or usual_code
         self.retry_after_seconds = retry_after_seconds
 
     def body(self) -> dict[str, Any]:
         """Returns the JSON body."""
-        kind = _TYPES.get(self.status, "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
         """Returns the HTTP answer; a client that may try again is told when."""

@@ -43,9 +43,7 @@ class StreamWriter(Protocol):
         """Returns the events after the last delta."""
 
 
-def make_submissions(
-    body: GenerationFields, call: Call, prompts: list[list[int]], params: SamplingParams
-) -> list[Submission]:
+def make_submissions(body: GenerationFields, call: Call, prompts: list[list[int]], params: SamplingParams) -> list[Submission]:
     """Returns an engine request for each prompt."""
     call.take_request_id(body.request_id)
     call.log.update({name: value for name in ("user", "safety_identifier") if (value := getattr(body, name, None)) is not None})

@@ -3,8 +3,8 @@
 Owns: uvicorn's settings, and what SIGTERM and SIGINT do. Must not know: routes, engines.
 
 Invariants:
-1. After the first signal new requests are answered 503, and those in the server may finish until ``drain_seconds`` have passed; then
-   they end where they stand, each with its finish reason.
+1. After the first signal new requests are answered 503, and those in the server may finish until ``drain_seconds`` have passed;
+   then they end where they stand, each with its finish reason.
 2. After the second signal the process ends at once.
 """
 

@@ -13,8 +13,8 @@ The file has one table per key::
 
 Invariants:
 1. Comparing takes the same time whatever the key that was sent: every key is compared, each in constant time.
-2. A quota is a bucket that holds one minute's worth and fills evenly. Tokens are charged when they are known, so a bucket may go below
-   empty; the next request waits until it is not.
+2. A quota is a bucket that holds one minute's worth and fills evenly. Tokens are charged when they are known, so a bucket may go
+   below empty; the next request has to wait until it is not.
 """
 
 import hashlib

@@ -4,7 +4,7 @@ Owns: the conversion. Must not know: where they come from.
 
 Invariants:
 1. Every number is finite, so that the JSON is JSON.
-2. There are as many entries as tokens; of completions, the tokens' texts joined are the choice's text (before a stop string is cut).
+2. There are as many entries as tokens; of completions, the tokens' texts joined are the text before a stop string is cut.
 """
 
 from collections.abc import Iterable, Sequence

@@ -42,7 +42,7 @@ class ServerMetrics(Collector):
     def __init__(self, model_name: str):
         self._registry = CollectorRegistry()
         self._labels = {"model_name": model_name}
-        self._stats: "EngineStats | None" = None
+        self._stats: EngineStats | None = None
         self._histograms = {}
         for name, (text, buckets) in _HISTOGRAMS.items():
             histogram = Histogram(PREFIX + name, text, ["model_name"], registry=self._registry, buckets=buckets)
@@ -94,7 +94,9 @@ class ServerMetrics(Collector):
 
     def _labelled_families(self, stats: "EngineStats") -> Iterator[Metric]:
         model_name = self._labels["model_name"]
-        finished = CounterMetricFamily(PREFIX + "request_success", "Choices by finish reason.", labels=["model_name", "finished_reason"])
+        finished = CounterMetricFamily(
+            PREFIX + "request_success", "Choices by finish reason.", labels=["model_name", "finished_reason"]
+        )
         for reason, count in stats.finished.items():
             finished.add_metric([model_name, reason], count)
         yield finished
@@ -118,7 +120,11 @@ def _gauges(stats: "EngineStats") -> list[tuple[str, str, float]]:
     return [
         ("num_requests_running", "Sequences that run.", stats.num_running),
         ("num_requests_waiting", "Sequences that wait, preempted ones included.", stats.num_waiting),
-        ("kv_cache_usage_perc", "Share of KV blocks that sequences hold, 0 to 1.", memory.num_used_blocks / max(1, memory.num_blocks)),
+        (
+            "kv_cache_usage_perc",
+            "Share of KV blocks that sequences hold, 0 to 1.",
+            memory.num_used_blocks / max(1, memory.num_blocks),
+        ),
         ("kv_waste_ratio", "Share of the held blocks' slots that hold no token.", wasted),
         ("kv_saved_slots", "Slots that sequences would need besides if nothing were shared.", memory.num_saved_slots),
     ]

@@ -5,7 +5,7 @@ Owns: its name, its sizes, and the way from texts and messages to token ids. Mus
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.errors import RequestError
 from octavo.sampling_params import SamplingParams
 from octavo.server.errors import MAX_QUOTED_CHARS, ApiError
+from octavo.server.protocol.chat import ChatPrompt
 
 if TYPE_CHECKING:
     from octavo.models.chat_template import ChatTemplate
@@ -57,11 +58,8 @@ class ServedModel:
         """Returns a text's token ids; a long one is read on another thread, so that nobody else waits."""
         return await self._run(len(text), partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens))
 
-    async def encode_chat(self, messages: Sequence[dict[str, Any]], **template_options: Any) -> tuple[str, list[int]]:
+    async def encode_chat(self, prompt: ChatPrompt) -> tuple[str, list[int]]:
         """Returns what the chat template makes of messages, and its token ids.
-
-        Args:
-            template_options: as `ChatTemplate.render` takes them.
 
         Raises:
             RequestError: the model has no chat template, or its template refuses the messages.
@@ -72,12 +70,16 @@ class ServedModel:
                 field="messages",
                 hint="use /v1/completions, or start the server with chat_template",
             )
-        num_chars = sum(len(message.get("content") or "") for message in messages)
-        return await self._run(num_chars, partial(self._encode_chat, messages, template_options))
+        num_chars = sum(len(message.get("content") or "") for message in prompt.messages)
+        return await self._run(num_chars, partial(self._encode_chat, self.chat_template, prompt))
 
-    def _encode_chat(self, messages: Sequence[dict[str, Any]], template_options: dict[str, Any]) -> tuple[str, list[int]]:
-        assert self.chat_template is not None, "encode_chat checks this"
-        text = self.chat_template.render(messages, **template_options)
+    def _encode_chat(self, template: "ChatTemplate", prompt: ChatPrompt) -> tuple[str, list[int]]:
+        text = template.render(
+            prompt.messages,
+            add_generation_prompt=prompt.add_generation_prompt,
+            continue_final_message=prompt.continue_final_message,
+            arguments=prompt.arguments,
+        )
         return text, self.tokenizer.encode_chat(text)
 
     async def _run(self, num_chars: int, work: Callable[[], Any]) -> Any:

@@ -3,7 +3,7 @@
 Owns: strictness of requests, sampling fields, usage. Must not know: how anything is computed.
 
 Invariants:
-1. A field that is not declared is refused, and a value of another JSON type than declared is: nothing is converted, nothing ignored.
+1. A field that is not declared is refused, and so is a value of another JSON type: nothing is converted, nothing ignored.
 2. ``null`` means the default.
 3. Fields of OpenAI's or vLLM's interfaces that are not supported are declared with the values that ask for nothing.
 """

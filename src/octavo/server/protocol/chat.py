@@ -3,6 +3,7 @@
 Owns: the fields, as OpenAI's and vLLM's clients know them. Must not know: how they are honoured.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -12,6 +13,16 @@ from octavo.server.protocol.base import GenerationFields, Name, RequestBody, Res
 from octavo.server.protocol.completions import PromptLogprobs
 
 MAX_MESSAGES = 10_000
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A conversation and how it becomes a prompt; the fields are those of `ChatTemplate.render`."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool
+    continue_final_message: bool
+    arguments: dict[str, Any]
 
 
 class TextPart(RequestBody):
@@ -38,13 +49,28 @@ class ChatMessage(RequestBody):
         return message if self.name is None else {**message, "name": self.name}
 
 
+class ConversationFields(RequestBody):
+    """The fields that say how messages become a prompt."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the chat template.")
+
+    def prompt_of(self, messages: list[ChatMessage]) -> ChatPrompt:
+        """Returns what the model is to be shown of the messages."""
+        continues = bool(self.continue_final_message)
+        adds_prompt = not continues if self.add_generation_prompt is None else self.add_generation_prompt
+        rendered = [message.for_template() for message in messages]
+        return ChatPrompt(rendered, adds_prompt, continues, self.chat_template_kwargs or {})
+
+
 class TextFormat(RequestBody):
     """The answer is plain text."""
 
     type: Literal["text"]
 
 
-class ChatRequest(GenerationFields):
+class ChatRequest(GenerationFields, ConversationFields):
     """A conversation to continue."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -52,9 +78,6 @@ class ChatRequest(GenerationFields):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     echo: bool | None = Field(None, description="Begin the answer with the text of the last message.")
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the chat template.")
     safety_identifier: Name | None = Field(None, description="Written to the access log.")
     response_format: TextFormat | None = None
 
@@ -76,9 +99,10 @@ class ChatRequest(GenerationFields):
 
     def answer_limit(self) -> int | None:
         """Returns the most tokens of the answer, which has two names."""
-        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise invalid("max_tokens", f"max_tokens={self.max_tokens} and max_completion_tokens={self.max_completion_tokens} differ")
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        old, new = self.max_tokens, self.max_completion_tokens
+        if old is not None and new is not None and old != new:
+            raise invalid("max_tokens", f"max_tokens={old} and max_completion_tokens={new} differ")
+        return old if new is None else new
 
     def num_logprobs(self) -> int | None:
         """Returns how many alternatives per token are wanted; None when no log-probabilities are."""

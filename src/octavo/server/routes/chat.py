@@ -36,7 +36,7 @@ async def create_chat_completion(
         raise invalid("prompt_logprobs", "prompt_logprobs is not allowed with stream=true")
     num_top = body.num_logprobs()
     params = make_params(body, context.model.default_params, context.config, max_tokens=body.answer_limit(), logprobs=num_top)
-    text, token_ids = await render(body, context)
+    text, token_ids = await context.model.encode_chat(body.prompt_of(body.messages))
     if context.config.log_prompts:
         call.log["prompts"] = [text]
     submissions = make_submissions(body, call, [token_ids], params)
@@ -56,18 +56,6 @@ async def create_chat_completion(
         return EventStream(request, context, answer, writer)
     (result,) = await collect(request, context, answer)
     return json_response(writer.whole(result))
-
-
-async def render(body: ChatRequest, context: ServerContext) -> tuple[str, list[int]]:
-    """Returns the prompt of a conversation as text and token ids."""
-    continues = bool(body.continue_final_message)
-    adds_prompt = not continues if body.add_generation_prompt is None else body.add_generation_prompt
-    return await context.model.encode_chat(
-        [message.for_template() for message in body.messages],
-        add_generation_prompt=adds_prompt,
-        continue_final_message=continues,
-        arguments=body.chat_template_kwargs or {},
-    )
 
 
 def _lead(body: ChatRequest) -> str:

@@ -76,17 +76,17 @@ def _check_fields(body: CompletionRequest, context: ServerContext) -> None:
 
 def _make_params(body: CompletionRequest, context: ServerContext) -> SamplingParams:
     """Returns the sampling parameters; best_of and echo need more from the engine than is shown."""
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else max(body.max_tokens, 1) if body.max_tokens >= 0 else body.max_tokens
-    picks_best = body.best_of is not None and body.best_of > (body.n or 1)
-    logprobs = 0 if picks_best and body.logprobs is None else body.logprobs
+    max_tokens, logprobs = body.max_tokens, body.logprobs
+    if not max_tokens:
+        max_tokens = DEFAULT_MAX_TOKENS if max_tokens is None else 1
     updates: dict[str, int | None] = {}
-    if picks_best:
+    if body.best_of is not None and body.best_of > (body.n or 1):
         updates["n"] = body.best_of
+        logprobs = logprobs or 0
     if body.echo and body.logprobs is not None:
         updates["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
-    return make_params(
-        body.model_copy(update=updates), context.model.default_params, context.config, max_tokens=max_tokens, logprobs=logprobs
-    )
+    adjusted = body.model_copy(update=updates)
+    return make_params(adjusted, context.model.default_params, context.config, max_tokens=max_tokens, logprobs=logprobs)
 
 
 async def read_prompts(body: CompletionRequest, context: ServerContext) -> list[Prompt]:

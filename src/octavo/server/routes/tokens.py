@@ -3,7 +3,7 @@
 Owns: the bodies of both. Must not know: the engine.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from pydantic import FailFast
@@ -12,23 +12,20 @@ from octavo.server.body import JsonRoute
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import invalid
 from octavo.server.protocol.base import ERROR_RESPONSES, RequestBody, ResponseBody
-from octavo.server.protocol.chat import ChatMessage
+from octavo.server.protocol.chat import ChatMessage, ConversationFields
 from octavo.server.routes.completions import check_token_ids
 
 router = APIRouter(route_class=JsonRoute, tags=["tokens"], responses=ERROR_RESPONSES)
 Context = Annotated[ServerContext, Depends(get_context)]
 
 
-class TokenizeRequest(RequestBody):
+class TokenizeRequest(ConversationFields):
     """A text, or a conversation as the model gets to see it; exactly one of them."""
 
     model: str | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
 
@@ -67,16 +64,10 @@ async def _token_ids(body: TokenizeRequest, context: ServerContext) -> list[int]
     if (body.prompt is None) == (body.messages is None):
         raise invalid("prompt", "exactly one of prompt and messages must be given")
     if body.prompt is not None:
-        _refuse_given(body, ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"), "messages")
+        _refuse_given(body, tuple(ConversationFields.model_fields), "messages")
         return await context.model.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     _refuse_given(body, ("add_special_tokens",), "prompt")
-    continues = bool(body.continue_final_message)
-    _, token_ids = await context.model.encode_chat(
-        [message.for_template() for message in body.messages or ()],
-        add_generation_prompt=not continues if body.add_generation_prompt is None else body.add_generation_prompt,
-        continue_final_message=continues,
-        arguments=body.chat_template_kwargs or {},
-    )
+    _, token_ids = await context.model.encode_chat(body.prompt_of(body.messages or []))
     return token_ids
 
 
