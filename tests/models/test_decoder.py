@@ -10,7 +10,7 @@ from models.tiny import OPS, DictSource, PagedRun, build, checkpoint, oracle_log
 from octavo.models.hf_config import from_hf_config
 from octavo.models.weights import load_weights
 
-TOLERANCE = 1e-4  # of the norm of a position's logits; float32 activations against float32 activations
+TOLERANCE = 2e-5  # of the norm of a position's logits, float32 on both sides; seen are 1e-6 to 4e-6
 VOCAB = 211
 SIZES = {
     "vocab_size": VOCAB,

@@ -1,5 +1,6 @@
 """Models out of GGUF files: converted from tiny random models as llama.cpp's converter does it, and the real ones."""
 
+import math
 import os
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from octavo.models.hf_config import from_hf_config
 from octavo.models.rotary import default_rotary
 from octavo.models.weights import load_weights
 
-TOLERANCE = 1e-4
+TOLERANCE = 2e-5
 SIZES = {
     "vocab_size": 96,
     "hidden_size": 64,
@@ -46,6 +47,18 @@ CONFIGS = {
     "gemma2": transformers.Gemma2Config(**SIZES | GEMMA),
     "gemma3": transformers.Gemma3TextConfig(**SIZES | GEMMA),
     "phi3": transformers.Phi3Config(**SIZES, pad_token_id=0, sliding_window=9),
+    "phi3-longrope": transformers.Phi3Config(
+        **SIZES | {"max_position_embeddings": 256},
+        pad_token_id=0,
+        original_max_position_embeddings=64,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+            "short_factor": [1.0, 1.1, 1.2, 1.3],
+            "long_factor": [2.0, 3.0, 4.0, 5.0],
+        },
+    ),
 }
 
 
@@ -64,14 +77,23 @@ def write_gguf(path: Path, model: torch.nn.Module, architecture: str, quantised:
         kind = quantised if quantised is not None and value.ndim == 2 else gguf.GGMLQuantizationType.F32
         data = gguf.quants.quantize(np.ascontiguousarray(value), kind)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data, raw_dtype=kind)
-    if architecture == "llama" and (config.rope_parameters["rope_type"] == "llama3"):
-        plain = np.array(default_rotary(10000.0, config.head_dim).inverse_frequencies)
-        scaled = np.array(from_hf_config(config.to_dict()).rotaries[0].inverse_frequencies)
-        writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
+    for name, factors in rotary_factors(config).items():
+        writer.add_tensor(name, np.array(factors, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def rotary_factors(config: transformers.PretrainedConfig) -> dict[str, np.ndarray | list[float]]:
+    """Returns the tensors by which GGUF states the rotations that have a factor per pair."""
+    parameters = config.rope_parameters
+    if parameters.get("rope_type") == "llama3":
+        plain = np.array(default_rotary(10000.0, config.head_dim).inverse_frequencies)
+        return {"rope_freqs.weight": plain / np.array(from_hf_config(config.to_dict()).rotaries[0].inverse_frequencies)}
+    if parameters.get("rope_type") == "longrope":
+        return {f"rope_factors_{length}.weight": parameters[f"{length}_factor"] for length in ("short", "long")}
+    return {}
 
 
 def architecture_id(name: str) -> gguf.MODEL_ARCH:
@@ -95,6 +117,13 @@ def write_header(writer: gguf.GGUFWriter, config: transformers.PretrainedConfig,
         writer.add_value_length(head_dim)
     if getattr(config, "sliding_window", None) and architecture != "qwen2":
         writer.add_sliding_window(config.sliding_window)
+    if architecture == "phi3":
+        head_width = config.hidden_size // config.num_attention_heads
+        writer.add_rope_dimension_count(int(head_width * parameters["partial_rotary_factor"]))
+        writer.add_rope_scaling_orig_ctx_len(config.original_max_position_embeddings)
+    if parameters.get("rope_type") == "longrope":
+        stretch = config.max_position_embeddings / config.original_max_position_embeddings
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(stretch) / math.log(config.original_max_position_embeddings)))
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
@@ -142,6 +171,11 @@ def test_absent_keys_have_the_formats_defaults():
     spec = from_gguf_metadata(HEADER, ["output.weight"])
     assert (spec.num_kv_heads, spec.head_dim, spec.tied_head) == (4, 16, False)
     assert spec.windows == (None,) * 7
+
+
+def test_a_scaling_factor_without_a_type_is_linear():
+    (rotary,) = from_gguf_metadata(HEADER | {"gemma3.rope.scaling.factor": 8.0}, []).rotaries
+    assert rotary.inverse_frequencies[0] == 1 / 8
 
 
 def test_values_per_layer_must_agree():

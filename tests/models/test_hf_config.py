@@ -72,6 +72,7 @@ def test_old_name_of_the_rope_type_is_read():
         (LLAMA | {"model_type": "mamba"}, "mamba"),
         (LLAMA | {"model_type": None}, "None"),
         (LLAMA | {"num_attention_heads": 3, "num_key_value_heads": 2}, "3 query heads"),
+        (LLAMA | {"head_dim": 11}, "head of 11"),
         (QWEN2 | {"attention_bias": True}, "attention_bias"),
         (QWEN2 | {"layer_types": ["full_attention"] * 3 + ["chunked_attention"]}, "chunked_attention"),
         (QWEN2 | {"layer_types": ["full_attention"] * 3}, "layer_types"),
@@ -88,11 +89,14 @@ def test_unsupported_fields_are_refused_by_name(config, name):
     ("config", "name"),
     [
         ({k: v for k, v in LLAMA.items() if k != "hidden_size"}, "hidden_size"),
+        (LLAMA | {"num_hidden_layers": "4"}, "num_hidden_layers='4'"),
+        (LLAMA | {"vocab_size": 0}, "vocab_size=0"),
+        (LLAMA | {"max_position_embeddings": None}, "max_position_embeddings"),
         (LLAMA | {"rope_scaling": {"rope_type": "linear"}}, "factor"),
         (LLAMA | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor"),
     ],
 )
-def test_missing_fields_are_named(config, name):
+def test_missing_and_malformed_fields_are_named(config, name):
     with pytest.raises(CheckpointError, match=name):
         from_hf_config(config)
 

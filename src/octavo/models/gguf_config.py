@@ -162,7 +162,8 @@ def read_rotaries(header: Header, head_dim: int) -> tuple[Rotary, Rotary, int]:
 
 def build_rotary(header: Header, base: float, rotary_dim: int) -> Rotary:
     """Returns the rotation that the header describes; per-pair factors that are tensors are applied with the weights."""
-    kind, factor = header.get("rope.scaling.type", "none"), header.get("rope.scaling.factor", 1.0)
+    factor = header.get("rope.scaling.factor", 1.0)
+    kind = header.get("rope.scaling.type", "none" if factor == 1.0 else "linear")
     attention_factor = header.get("rope.scaling.attn_factor", 1.0)
     if header.architecture == "phi3" and kind in ("none", "longrope"):
         return Rotary(default_rotary(base, rotary_dim).inverse_frequencies, attention_factor)

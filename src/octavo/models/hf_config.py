@@ -115,6 +115,7 @@ def from_hf_config(config: Config) -> ModelSpec:
     refuse_unsupported(family, config)
     num_heads = required(config, "num_attention_heads")
     head_dim = config.get("head_dim") or required(config, "hidden_size") // num_heads
+    required(config, "max_position_embeddings")
     full, sliding, max_position = read_rotaries(family.architecture, config, head_dim)
     sliding_layers = read_sliding_layers(family.architecture, config)
     rotaries, layer_rotaries = share_rotaries(sliding_layers, full=full, sliding=sliding)
@@ -210,10 +211,13 @@ def read_activation(family: Family, config: Config) -> str:
 
 
 def required(config: Config, name: str) -> int:
-    """Returns a size that has no default."""
-    if config.get(name) is None:
+    """Returns a size that must be there."""
+    value = config.get(name)
+    if value is None:
         raise CheckpointError(f"config.json has no {name!r}")
-    return config[name]
+    if type(value) is not int or value < 1:
+        raise CheckpointError(f"config.json has {name}={short(value)}; it must be a positive integer")
+    return value
 
 
 def token_ids(value: int | list[int] | None) -> tuple[int, ...]:

@@ -71,6 +71,9 @@ class ModelSpec:
             raise UnsupportedModelError(
                 f"{self.num_q_heads} query heads cannot share {self.num_kv_heads} KV heads evenly; the first must be a multiple"
             )
+        for rotary in self.rotaries:
+            if rotary.rotary_dim > self.head_dim:
+                raise UnsupportedModelError(f"a rotation of {rotary.rotary_dim} elements does not fit a head of {self.head_dim}")
         if not len(self.windows) == len(self.layer_rotaries) == self.num_layers:
             raise UnsupportedModelError(f"{len(self.windows)} layers are described, but the model has {self.num_layers}")
 
