@@ -82,7 +82,11 @@ class LLM:
 
     def render_chat(self, messages: Sequence[Message], *, template_arguments: Mapping[str, Any] | None = None) -> str:
         """Returns the prompt that the model's chat template makes of ``messages``."""
-        return self.engine.chat_template.render(messages, add_generation_prompt=True, arguments=template_arguments or {})
+        if self.engine.chat_template is None:
+            raise RequestError(
+                f"{self.config.model} has no chat template", field="messages", hint="give one with chat_template, or use generate"
+            )
+        return self.engine.chat_template.render(messages, arguments=template_arguments)
 
     def stream(self, prompt: PromptLike | Sequence[Message], sampling_params: SamplingParams | None = None) -> Iterator[str]:
         """Yields the answer's text piece by piece.
@@ -96,7 +100,7 @@ class LLM:
             fields = {"prompt": self.render_chat(prompt), "is_rendered": True}
         else:
             fields = _read_prompt(prompt)
-        params = sampling_params or self.engine.default_params()
+        params = sampling_params or self.engine.default_params
         if params.n != 1:
             raise RequestError(f"n={params.n} choices cannot be streamed as one text", field="n")
         request_id = self._add(fields, params)
@@ -141,7 +145,7 @@ class LLM:
         self, num_prompts: int, sampling_params: SamplingParams | Sequence[SamplingParams] | None
     ) -> Sequence[SamplingParams]:
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
-            return [sampling_params or self.engine.default_params()] * num_prompts
+            return [sampling_params or self.engine.default_params] * num_prompts
         if len(sampling_params) != num_prompts:
             raise RequestError(f"there are {len(sampling_params)} sampling_params for {num_prompts} prompts", field="sampling_params")
         return sampling_params

@@ -10,6 +10,7 @@ Invariants:
 
 import secrets
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from random import Random
@@ -18,6 +19,7 @@ from octavo.engine.request import Choice, PromptInput, Request, describe_logprob
 from octavo.engine.stats import EngineStats, StatsCollector
 from octavo.engine.validation import RequestChecker
 from octavo.errors import RequestError
+from octavo.models.chat_template import ChatTemplate
 from octavo.models.tokenizer import Tokenizer
 from octavo.outputs import OutputDelta, RequestMetrics, RequestOutput
 from octavo.runner.model_runner import ModelRunner, StepResult
@@ -33,9 +35,19 @@ class Engine:
     """Serves requests with one model. Not safe to call from two threads at once."""
 
     def __init__(
-        self, *, scheduler: Scheduler, runner: ModelRunner, tokenizer: Tokenizer, checker: RequestChecker, seed: int | None = None
+        self,
+        *,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+        default_sampling: Mapping[str, float | int],
+        checker: RequestChecker,
+        seed: int | None = None,
     ):
         self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self.default_params = SamplingParams(**default_sampling)
         self._scheduler = scheduler
         self._runner = runner
         self._checker = checker

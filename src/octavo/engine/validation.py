@@ -38,9 +38,7 @@ class RequestChecker:
             RequestError: it is empty, not text, or has a token id that the model lacks.
         """
         if isinstance(prompt, str):
-            if any("\ud800" <= character <= "\udfff" for character in prompt):
-                raise RequestError("prompt holds half of a surrogate pair, which is no character", field="prompt")
-            token_ids = self.tokenizer.encode(prompt, add_special_tokens=not is_rendered, parse_special=is_rendered)
+            token_ids = self.tokenizer.encode_chat(prompt) if is_rendered else self.tokenizer.encode(prompt)
             text: str | None = prompt
         else:
             token_ids, text = list(prompt), None

@@ -15,7 +15,8 @@ import numpy as np
 
 from octavo.kernels.operations import Operations
 from octavo.models.decoder import DecoderBuffers
-from octavo.models.loader import LoadedModel
+from octavo.models.spec import ModelSpec
+from octavo.models.weights import DecoderWeights
 from octavo.runner.batch_arrays import BatchArrays
 from octavo.runner.forward import Forward
 from octavo.runner.kv_storage import KVStorage
@@ -44,17 +45,25 @@ class ModelRunner:
     """Computes scheduled batches with one model and one KV storage."""
 
     def __init__(
-        self, operations: Operations, model: LoadedModel, kv: KVStorage, arrays: BatchArrays, buffers: DecoderBuffers, forward: Forward
+        self,
+        operations: Operations,
+        spec: ModelSpec,
+        weights: DecoderWeights,
+        storage: KVStorage,
+        arrays: BatchArrays,
+        buffers: DecoderBuffers,
+        forward: Forward,
     ):
         self._operations = operations
-        self._model = model
-        self._kv = kv
+        self._spec = spec
+        self._weights = weights
+        self._storage = storage
         self._arrays = arrays
         self._buffers = buffers
         self._forward = forward
         self._sampler = Sampler(operations)
-        vocab_size = model.spec.vocab_size
-        self._logits = np.empty((max(1, LOGITS_BUFFER_BYTES // (4 * vocab_size)), vocab_size), np.float32)
+        num_rows = max(1, LOGITS_BUFFER_BYTES // (4 * spec.vocab_size))
+        self._logits = np.empty((num_rows, spec.vocab_size), np.float32)
 
     def execute(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest]) -> StepResult:
         """Computes the batch.
@@ -65,7 +74,7 @@ class ModelRunner:
         Side effects: writes KV, reads and writes the step's arrays.
         """
         if batch.block_copies:
-            self._operations.copy_blocks(self._kv.blocks, np.array(batch.block_copies, np.int64))
+            self._operations.copy_blocks(self._storage.blocks, np.array(batch.block_copies, np.int64))
         sizes = self._arrays.fill(batch)
         self._forward.run(sizes)
         result = StepResult()
@@ -74,9 +83,20 @@ class ModelRunner:
         return result
 
     @property
+    def weights_bytes(self) -> int:
+        """Bytes of the packed weights."""
+        return self._weights.num_bytes
+
+    @property
     def workspace_bytes(self) -> int:
         """Bytes of the step's arrays, the decoder's buffers and the logits."""
-        return self._arrays.num_bytes + self._buffers.num_bytes + self._logits.nbytes
+        buffers = self._buffers.bytes_per_token(self._spec) * len(self._buffers.hidden)
+        return self._arrays.num_bytes + buffers + self._logits.nbytes
+
+    @property
+    def kv_block_bytes(self) -> int:
+        """Bytes of one KV block."""
+        return self._storage.layout.block_bytes
 
     def _sample(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest], result: StepResult) -> None:
         last_rows = self._arrays.step.cu_seqlens_q[1 : len(batch.entries) + 1] - 1
@@ -89,7 +109,7 @@ class ModelRunner:
             result.sampled += zip(sequences, self._sampler.sample(logits, rows), strict=True)
 
     def _compute_logits(self, rows: np.ndarray) -> np.ndarray:
-        spec, weights = self._model.spec, self._model.weights
+        spec, weights = self._spec, self._weights
         logits = self._logits[: len(rows)]
         self._operations.logits(
             self._buffers.hidden, rows, weights.final_norm, weights.head, logits, eps=spec.rms_norm_eps, soft_cap=spec.final_soft_cap

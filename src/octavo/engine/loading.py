@@ -1,0 +1,162 @@
+"""Puts an engine together: model files, weights, KV memory, scheduler, runner.
+
+Owns: the order of construction and the sizes that follow from the settings, the model and the machine. Must not know: requests.
+
+Invariants:
+1. Everything that can be refused is refused before weights are read.
+2. A block id is an index into the KV storage; the pool never hands out one that the storage lacks.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from octavo.config import EngineConfig
+from octavo.engine.engine import Engine
+from octavo.engine.validation import RequestChecker
+from octavo.errors import CapacityError, ConfigError
+from octavo.kernels.cpu import CpuOperations, default_num_threads
+from octavo.kernels.kv_layout import KVLayout
+from octavo.kernels.operations import Operations
+from octavo.kernels.step_arrays import StepArrays
+from octavo.memory.kv_manager import KVManager
+from octavo.memory.layer_groups import LayerGroup, group_layers, layers_per_block
+from octavo.models.decoder import DecoderBuffers, LayerCache
+from octavo.models.gguf_config import from_gguf_metadata
+from octavo.models.hf_config import from_hf_config
+from octavo.models.model_files import ModelFiles, load_model_files
+from octavo.models.spec import ModelSpec
+from octavo.models.weights import DecoderWeights, load_weights
+from octavo.runner.batch_arrays import BatchArrays
+from octavo.runner.forward import EagerForward, Forward, RecordedForward
+from octavo.runner.kv_storage import KVStorage
+from octavo.runner.model_runner import ModelRunner
+from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
+
+AUTO_KV_SHARE = 0.5  # of the memory that is available once the weights are loaded; the rest is for everybody else
+WATERMARK_RATIO = 0.01  # of the pool, kept free when admitting: one more block for every hundredth running sequence
+
+
+@dataclass(frozen=True)
+class KVSizes:
+    """How the KV memory is cut.
+
+    Attributes:
+        groups: the model's layer groups.
+        layout: one block.
+        num_blocks: blocks of the pool.
+        max_model_len: most tokens of one sequence.
+    """
+
+    groups: tuple[LayerGroup, ...]
+    layout: KVLayout
+    num_blocks: int
+    max_model_len: int
+
+
+def load_engine(config: EngineConfig) -> Engine:
+    """Returns an engine for the model and settings of ``config``.
+
+    Raises:
+        ConfigError, CapacityError: a setting does not go with the model or with the machine's memory.
+        CheckpointError, UnsupportedModelError: the model's files are damaged, or ask for what the engine lacks.
+    """
+    files = load_model_files(config.model, chat_template=Path(config.chat_template) if config.chat_template else None)
+    spec = read_spec(files)
+    check_settings(config, spec)
+    operations = CpuOperations(config.num_threads or default_num_threads())
+    weights = load_weights(spec, files.source, operations, config.dtype)
+    return build_engine(config, files, spec, weights, operations)
+
+
+def read_spec(files: ModelFiles) -> ModelSpec:
+    """Returns the spec that a model's files describe."""
+    if files.source.naming == "gguf":
+        return from_gguf_metadata(files.description, files.source.names())
+    return from_hf_config(files.description)
+
+
+def check_settings(config: EngineConfig, spec: ModelSpec) -> None:
+    """Raises `ConfigError` for a setting that does not go with the model, or `CapacityError` if the KV memory holds no block."""
+    if config.max_model_len is not None and config.max_model_len > spec.max_position:
+        raise ConfigError(
+            f"max_model_len={config.max_model_len} is more than the model's {spec.max_position} positions",
+            hint=f"leave max_model_len out, or give at most {spec.max_position}",
+        )
+    kv_sizes(config, spec)
+
+
+def build_engine(
+    config: EngineConfig, files: ModelFiles, spec: ModelSpec, weights: DecoderWeights, operations: Operations
+) -> Engine:
+    """Returns an engine over loaded weights, whatever the backend of ``operations``."""
+    sizes = kv_sizes(config, spec)
+    kv = KVManager(
+        num_blocks=sizes.num_blocks,
+        block_size=config.block_size,
+        groups=sizes.groups,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, int(WATERMARK_RATIO * sizes.num_blocks))
+    checker = RequestChecker(files.tokenizer, spec.vocab_size, sizes.max_model_len, files.defaults.end_token_ids)
+    return Engine(
+        scheduler=Scheduler(kv, limits),
+        runner=build_runner(config, spec, weights, operations, sizes),
+        tokenizer=files.tokenizer,
+        chat_template=files.chat_template,
+        default_sampling=files.defaults.sampling,
+        checker=checker,
+        seed=config.seed,
+    )
+
+
+def build_runner(
+    config: EngineConfig, spec: ModelSpec, weights: DecoderWeights, operations: Operations, sizes: KVSizes
+) -> ModelRunner:
+    """Allocates storage, arrays and buffers, and binds the forward pass to them."""
+    storage = KVStorage(sizes.layout, sizes.num_blocks)
+    step = StepArrays.allocate(
+        max_tokens=config.max_num_batched_tokens,
+        max_seqs=config.max_num_seqs,
+        num_groups=len(sizes.groups),
+        max_blocks_per_seq=-(-sizes.max_model_len // config.block_size),
+    )
+    buffers = DecoderBuffers.allocate(spec, config.max_num_batched_tokens)
+    kind = RecordedForward if isinstance(operations, CpuOperations) else EagerForward
+    bound: Forward = kind(operations, spec, weights, step, layer_caches(sizes.groups, storage), buffers)
+    return ModelRunner(operations, spec, weights, storage, BatchArrays(step, config.block_size), buffers, bound)
+
+
+def layer_caches(groups: tuple[LayerGroup, ...], storage: KVStorage) -> list[LayerCache]:
+    """Returns each layer's group and its place in that group's blocks, in layer order."""
+    caches = {
+        layer: LayerCache(index, storage.layer(place)) for index, group in enumerate(groups) for place, layer in enumerate(group.layers)
+    }
+    return [caches[layer] for layer in sorted(caches)]
+
+
+def kv_sizes(config: EngineConfig, spec: ModelSpec) -> KVSizes:
+    """Returns how the KV memory is cut into blocks.
+
+    Raises:
+        CapacityError: ``kv_memory`` is less than one block of each layer group.
+    """
+    groups = group_layers(spec.windows)
+    layout = KVLayout(config.kv_dtype, config.block_size, layers_per_block(groups), spec.num_kv_heads, spec.head_dim)
+    max_model_len = config.max_model_len or spec.max_position
+    kind, amount = config.kv_memory_request()
+    if kind == "blocks":
+        num_blocks = amount
+    elif kind == "bytes":
+        num_blocks = amount // layout.block_bytes
+    else:
+        wanted = config.max_num_seqs * len(groups) * -(-max_model_len // config.block_size)
+        num_blocks = min(wanted, int(AUTO_KV_SHARE * psutil.virtual_memory().available) // layout.block_bytes)
+    if num_blocks < len(groups):
+        raise CapacityError(
+            f"kv_memory={config.kv_memory!r} holds {num_blocks} blocks of {layout.block_bytes} bytes; "
+            f"the model needs at least {len(groups)}, one for each layer group",
+            hint=f"raise kv_memory to at least {len(groups) * layout.block_bytes} bytes",
+        )
+    return KVSizes(groups, layout, num_blocks, max_model_len)
