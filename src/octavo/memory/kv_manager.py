@@ -128,11 +128,6 @@ class KVManager:
         """Returns the longest prefix of ``token_ids`` that can be reused; changes nothing."""
         return self._matcher.find(token_ids, namespace)
 
-    def num_held_blocks(self, match: PrefixMatch) -> int:
-        """Returns how many of a match's whole blocks open sequences hold already: sharing them takes none from the pool."""
-        nodes = match.nodes[: match.num_whole_blocks]
-        return sum(block_id != NO_BLOCK and self._pool.ref_counts[block_id] > 0 for node in nodes for block_id in node.block_ids)
-
     def open(self, token_ids: Sequence[int], namespace: Hashable, match: PrefixMatch | None) -> SequenceCache:
         """Starts a sequence on the blocks of a match, and announces what it will compute.
 

@@ -73,6 +73,5 @@ class BatchArrays:
     def _mirror_tables(self, sequence: Sequence) -> None:
         assert sequence.cache is not None, "a scheduled sequence holds a cache"
         for group, table in enumerate(sequence.cache.tables):
-            first_index, block_ids = table.drain_changes()
-            if block_ids:
+            for first_index, block_ids in table.drain_changes():
                 self.step.block_tables[group, sequence.row, first_index : first_index + len(block_ids)] = block_ids

@@ -233,7 +233,7 @@ class Scheduler:
         if not self.running:
             return True
         step_tokens = self.limits.max_num_batched_tokens
-        needed = self.kv.blocks_needed(sequence.num_tokens + 1, step_tokens) - (self.kv.num_held_blocks(match) if match else 0)
+        needed = self.kv.blocks_needed(sequence.num_tokens + 1, step_tokens) - (match.num_held_blocks if match else 0)
         promised = sum(self._outstanding_blocks(running) for running in self.running)
         return needed + promised + self.limits.watermark_blocks <= self.kv.num_free_blocks
 
