@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from octavo.memory.block_table import NO_BLOCK
 from octavo.memory.kv_manager import KVManager
-from octavo.memory.layer_groups import first_visible_position
+from octavo.memory.layer_groups import first_visible_position, group_layers
 from octavo.memory.sequence_cache import SequenceCache
 
+FULL = group_layers([None])
 Content = tuple[int, Hashable, tuple[int, ...]]
 
 
@@ -138,3 +139,27 @@ class MemoryOracle:
     def _snapshot(self):
         tables = [[list(table.block_ids) for table in sequence.cache.tables] for sequence in self.sequences]
         return tables, self.manager.num_free_blocks
+
+
+def make(num_blocks=16, block_size=4, groups=FULL, enable_prefix_caching=True) -> MemoryOracle:
+    """Returns a small memory beside its model."""
+    return MemoryOracle(
+        KVManager(num_blocks=num_blocks, block_size=block_size, groups=groups, enable_prefix_caching=enable_prefix_caching)
+    )
+
+
+def compute(oracle, sequence, *, chunk=1000) -> None:
+    """Computes all known tokens of a sequence, alone, with every check."""
+    while sequence.cache.num_computed_tokens < len(sequence.token_ids):
+        assert oracle.schedule(sequence, chunk)
+        oracle.run_step()
+        oracle.check()
+
+
+def run(oracle, token_ids, namespace=(), *, chunk=1000) -> int:
+    """Computes a token run from opening to freeing, and returns how many of its tokens were hit."""
+    sequence = oracle.open(token_ids, namespace)
+    compute(oracle, sequence, chunk=chunk)
+    oracle.free(sequence)
+    oracle.check()
+    return sequence.cache.num_hit_tokens
