@@ -8,11 +8,11 @@ from click.testing import CliRunner
 
 from octavo.cli.options import (
     SAMPLING_FIELDS,
-    engine_options,
-    engine_settings,
     field_descriptions,
+    given_sampling,
+    given_settings,
     sampling_options,
-    sampling_settings,
+    settings_options,
 )
 from octavo.config import EngineConfig
 from octavo.sampling_params import SamplingParams
@@ -23,8 +23,8 @@ def parse(*arguments: str) -> tuple[dict, dict]:
     seen: list[tuple[dict, dict]] = []
     command = click.Command(
         "try",
-        callback=lambda **values: seen.append((engine_settings(values), sampling_settings(values))),
-        params=[*engine_options(), *sampling_options()],
+        callback=lambda **values: seen.append((given_settings(EngineConfig, values), given_sampling(values))),
+        params=[*settings_options(EngineConfig), *sampling_options()],
     )
     command.main(list(arguments), standalone_mode=False)
     return seen[0]
@@ -54,7 +54,9 @@ def test_values_arrive_with_their_types() -> None:
 
 @pytest.mark.parametrize("field", dataclasses.fields(EngineConfig), ids=lambda field: field.name)
 def test_every_setting_is_an_option_with_its_description_and_default(field: dataclasses.Field) -> None:
-    help_text = CliRunner().invoke(click.Command("try", params=engine_options()), ["--help"], terminal_width=1000).output
+    help_text = (
+        CliRunner().invoke(click.Command("try", params=settings_options(EngineConfig)), ["--help"], terminal_width=1000).output
+    )
     assert "--" + field.name.replace("_", "-") in help_text
     assert field.metadata["help"] in help_text
 
@@ -74,3 +76,16 @@ def test_sampling_options_say_what_the_field_documents(name: str) -> None:
 
 def test_every_sampling_parameter_is_described() -> None:
     assert field_descriptions(SamplingParams).keys() == {field.name for field in dataclasses.fields(SamplingParams)}
+
+
+def test_tuple_setting_may_be_given_several_times() -> None:
+    @dataclasses.dataclass
+    class Settings:
+        names: tuple[str, ...] = dataclasses.field(default=(), metadata={"help": "Names.", "unit": "", "choices": ()})
+
+    seen: list[dict] = []
+    command = click.Command(
+        "try", callback=lambda **values: seen.append(given_settings(Settings, values)), params=settings_options(Settings)
+    )
+    command.main(["--names", "a", "--names", "b"], standalone_mode=False)
+    assert seen == [{"names": ("a", "b")}]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from octavo.cli.options import engine_options, engine_settings, sampling_options, sampling_settings, with_options
+from octavo.cli.options import given_sampling, given_settings, sampling_options, settings_options, with_options
 from octavo.cli.terminal import Interruption, piped_lines, working
+from octavo.config import EngineConfig
 from octavo.errors import OctavoError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ Message = dict[str, str]
 LEAVE, START_OVER = "/exit", "/clear"
 
 
-@with_options(*sampling_options(), *engine_options())
+@with_options(*sampling_options(), *settings_options(EngineConfig))
 @click.command("chat")
 @click.option("--system", help="System prompt: how the model should behave.")
 def command(system: str | None, **options: Any) -> None:
@@ -37,8 +38,8 @@ def command(system: str | None, **options: Any) -> None:
     from octavo import LLM
 
     with working("loading the model"):
-        llm = LLM(**engine_settings(options))
-    params = replace(llm.engine.default_params, **{"max_tokens": None, **sampling_settings(options)})
+        llm = LLM(**given_settings(EngineConfig, options))
+    params = replace(llm.engine.default_params, **{"max_tokens": None, **given_sampling(options)})
     conversation = Conversation(llm, params, system)
     for line in _questions():
         if line == START_OVER:

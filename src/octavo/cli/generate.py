@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from octavo.cli.options import engine_options, engine_settings, sampling_options, sampling_settings, with_options
+from octavo.cli.options import given_sampling, given_settings, sampling_options, settings_options, with_options
 from octavo.cli.terminal import Interruption, piped_lines, working
+from octavo.config import EngineConfig
 
 DEFAULT_MAX_TOKENS = 256  # the library's default of 16 suits a benchmark better than a reader
 
 
-@with_options(*sampling_options(), *engine_options())
+@with_options(*sampling_options(), *settings_options(EngineConfig))
 @click.command("generate")
 @click.argument("prompt", required=False)
 def command(prompt: str | None, **options: Any) -> None:
@@ -27,8 +28,8 @@ def command(prompt: str | None, **options: Any) -> None:
     from octavo import LLM
 
     with working("loading the model"):
-        llm = LLM(**engine_settings(options))
-    params = replace(llm.engine.default_params, **{"max_tokens": DEFAULT_MAX_TOKENS, **sampling_settings(options)})
+        llm = LLM(**given_settings(EngineConfig, options))
+    params = replace(llm.engine.default_params, **{"max_tokens": DEFAULT_MAX_TOKENS, **given_sampling(options)})
     with Interruption() as interruption:
         for piece in llm.stream(text, params):
             click.echo(piece, nl=False)

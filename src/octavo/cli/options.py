@@ -9,14 +9,12 @@ Invariants:
 import dataclasses
 import inspect
 import re
-import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
 
-from octavo.config import EngineConfig
 from octavo.sampling_params import SamplingParams
 
 SAMPLING_FIELDS = ("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "ignore_eos")
@@ -29,15 +27,10 @@ def field_descriptions(record: type) -> dict[str, str]:
     return {name: re.sub(r"\s+", " ", text).strip() for name, text in entries}
 
 
-def _alternatives(declared: Any) -> tuple[Any, ...]:
-    """Returns the types that a value of the declared type may have, ``None`` left out."""
-    union = isinstance(declared, types.UnionType)
-    return tuple(kind for kind in typing.get_args(declared) if kind is not types.NoneType) if union else (declared,)
-
-
 def _value_type(declared: Any) -> Any:
-    """Returns the click type of a value: the most general of its alternatives."""
-    return next(kind for kind in (str, float, int) if kind in _alternatives(declared))
+    """Returns the type of one value: the most general alternative of a union, the elements' type of a tuple."""
+    parts = typing.get_args(declared) or (declared,)
+    return next(kind for kind in (str, float, int) if kind in parts)
 
 
 def _option(field: dataclasses.Field, description: str, *, unit: str = "", choices: tuple = ()) -> click.Option:
@@ -58,13 +51,8 @@ def _shown(default: Any) -> str:
     return {True: "yes", False: "no"}[default] if isinstance(default, bool) else str(default)
 
 
-def engine_options(*, skip: Iterable[str] = ()) -> list[click.Parameter]:
-    """Returns one option for each field of `EngineConfig` that is not in ``skip``."""
-    return settings_options(EngineConfig, skip=skip)
-
-
 def settings_options(settings: type, *, skip: Iterable[str] = ()) -> list[click.Parameter]:
-    """Returns one option for each field of a settings class that is not in ``skip``."""
+    """Returns one option for each field of a settings class, such as `EngineConfig`, that is not in ``skip``."""
     wanted = [field for field in dataclasses.fields(settings) if field.name not in skip]
     return [
         _option(field, field.metadata["help"], unit=field.metadata["unit"], choices=field.metadata["choices"]) for field in wanted
@@ -92,16 +80,15 @@ def with_options(*options: click.Parameter) -> Callable[[click.Command], click.C
     return append
 
 
-def given(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Returns the values of ``names`` that the user gave."""
+def given_settings(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values that the user gave for the fields of a settings class."""
+    return _given(values, (field.name for field in dataclasses.fields(settings)))
+
+
+def given_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values that the user gave for the fields of `SamplingParams`."""
+    return _given(values, SAMPLING_FIELDS)
+
+
+def _given(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: values[name] for name in names if values.get(name) not in (None, ())}
-
-
-def engine_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values that belong to `EngineConfig`."""
-    return given(values, (field.name for field in dataclasses.fields(EngineConfig)))
-
-
-def sampling_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values that belong to `SamplingParams`."""
-    return given(values, SAMPLING_FIELDS)
