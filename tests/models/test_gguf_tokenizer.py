@@ -1,14 +1,18 @@
 """Tokenizers out of GGUF metadata: the same ids as the vocabulary's definition and as transformers give."""
 
+import io
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from models.text_corpus import CORPUS, mixed_texts
-from models.vocabularies import CONTROL, NORMAL, USER_DEFINED, gguf_metadata, join_by_score, sentencepiece_metadata
+from models.vocabularies import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, gguf_metadata, join_by_score, sentencepiece_metadata
 from octavo.errors import CheckpointError, UnsupportedModelError
 from octavo.models import gguf_tokenizer
 from octavo.models.gguf_tokenizer import build_gguf_tokenizer
@@ -34,8 +38,6 @@ def train_byte_level(pre_tokenizer, *, ignore_merges: bool = False) -> Backend:
 
 def byte_level_metadata(backend: Backend, pre: str) -> dict:
     """Returns GGUF metadata of a trained tokenizer of the library."""
-    import json
-
     model = json.loads(backend.to_str())["model"]
     tokens = dict.fromkeys(sorted(model["vocab"], key=model["vocab"].get), NORMAL) | {"<|end|>": CONTROL}
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
@@ -124,6 +126,38 @@ def test_sentencepiece_ids_on_the_corpus():
         assert tokenizer.encode(text, add_special_tokens=False) == join_by_score(text.replace(" ", "▁"), metadata), repr(text)
         if "▁" not in text:
             assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("add_space_prefix", [True, False])
+def test_sentencepiece_ids_equal_the_sentencepiece_library_s(add_space_prefix):
+    trained = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(TRAINING_TEXTS),
+        model_writer=trained,
+        model_type="bpe",
+        vocab_size=1400,
+        byte_fallback=True,
+        character_coverage=0.98,  # so that some characters are spelled in bytes
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=add_space_prefix,
+        minloglevel=2,
+    )
+    oracle = SentencePieceProcessor(model_proto=trained.getvalue())
+    ids = range(oracle.vocab_size())
+    types = [
+        UNKNOWN if oracle.is_unknown(i) else CONTROL if oracle.is_control(i) else BYTE if oracle.is_byte(i) else NORMAL for i in ids
+    ]
+    metadata = gguf_metadata(
+        "llama",
+        dict(zip(map(oracle.id_to_piece, ids), types, strict=True)),
+        scores=np.array([oracle.get_score(i) for i in ids], np.float32),
+        unknown_token_id=oracle.unk_id(),
+        add_space_prefix=add_space_prefix,
+    )
+    tokenizer = build_gguf_tokenizer(metadata)
+    for text in CORPUS + mixed_texts(500, seed=4):
+        assert tokenizer.encode(text, add_special_tokens=False) == oracle.encode(text), repr(text)
 
 
 def test_a_space_goes_before_the_text_unless_the_header_says_otherwise():

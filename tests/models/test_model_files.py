@@ -1,6 +1,9 @@
 """`load_model_files`: a model folder and a GGUF file, opened whole."""
 
 import json
+import os
+import subprocess
+import sys
 
 import gguf
 import numpy as np
@@ -120,6 +123,14 @@ def test_a_template_file_that_cannot_be_read_is_named(tmp_path):
 def test_a_template_of_another_form_is_refused(tmp_path, template):
     with pytest.raises(CheckpointError, match="chat_template"):
         load_model_files(str(write_folder(tmp_path, chat_template=template)))
+
+
+def test_importing_costs_none_of_the_libraries_that_a_model_may_not_need():
+    heavy = {"gguf", "jinja2", "tokenizers", "huggingface_hub", "safetensors", "transformers", "torch"}
+    code = f"import sys, octavo.models.model_files; print(*({heavy} & set(sys.modules)))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
 
 
 @pytest.mark.parametrize("file_name", ["config.json", "tokenizer.json", "model.safetensors"])

@@ -176,7 +176,8 @@ def _build_sentencepiece(vocabulary: _Vocabulary) -> "Backend":
     pieces = [SPACE_MARK * len(token) if token and not token.strip(" ") else token for token in vocabulary.tokens]
     ids = {piece: token_id for token_id, piece in enumerate(pieces)}
     pairs = _cached_merges(pieces, vocabulary)
-    merges = [(pieces[left], pieces[right]) for left, right in pairs.tolist()]
+    left, right = ([pieces[token_id] for token_id in column] for column in pairs.T.tolist())
+    merges = list(zip(left, right, strict=True))
     unknown_id = vocabulary.token_id("unknown")
     unknown = None if unknown_id is None else pieces[unknown_id]
     backend = Backend(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
