@@ -235,8 +235,10 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     [
         ({"model": "bert"}, UnsupportedModelError, "'bert'; supported: 'gpt2', 'llama'"),
         ({"tokens": None}, CheckpointError, "tokens is missing"),
-        ({"tokens": "abc"}, CheckpointError, "tokens is missing or not an array"),
+        ({"tokens": "abc"}, CheckpointError, "tokens is missing or no array of strings"),
         ({"token_type": np.zeros(3, np.int32)}, CheckpointError, "token_type has 3 entries"),
+        ({"tokens": np.zeros(3, np.int32)}, CheckpointError, "tokens is missing or no array of strings"),
+        ({"scores": ["a"]}, CheckpointError, "scores is missing or no array of numbers"),
         ({"scores": np.zeros(1, np.float32)}, CheckpointError, "scores has 1 entries"),
         ({"bos_token_id": 10**6}, CheckpointError, "bos_token_id is 1000000"),
         ({"eos_token_id": "</s>"}, CheckpointError, "eos_token_id is '</s>'"),

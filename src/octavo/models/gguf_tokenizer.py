@@ -28,6 +28,7 @@ from octavo.models.tokenizer import SPACE_MARK, Tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
+    from tokenizers.pre_tokenizers import PreTokenizer
 
 PREFIX = "tokenizer.ggml."
 MAX_PIECE_CHARS = 512  # deriving merges takes quadratic time in a piece's length; real vocabularies stay under 100
@@ -70,7 +71,7 @@ GPT2_NAMES = ("default", "gpt-2", "mpt", "olmo", "phi-2")
 SINGLE_DIGITS_NAMES = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
 # Llama 3 looks a whole word up before merging, and writes a beginning-of-sequence token unless the header says otherwise.
 WHOLE_WORD_NAMES = BEGIN_NAMES = ("llama3", "llama-v3", "llama-bpe")
-COMPOSED_NAMES = ("qwen2", "deepseek-r1-qwen")  # trained on text in Unicode normal form C
+COMPOSED_NAMES = ("qwen2",)  # trained on text in Unicode normal form C
 
 
 def build_gguf_tokenizer(metadata: dict[str, MetadataValue]) -> Tokenizer:
@@ -84,7 +85,7 @@ def build_gguf_tokenizer(metadata: dict[str, MetadataValue]) -> Tokenizer:
     vocabulary = _Vocabulary(metadata)
     if kind == "gpt2":
         backend = _build_byte_level(vocabulary)
-        adds_bos_by_default = vocabulary.get("pre") in BEGIN_NAMES
+        adds_bos_by_default = str(vocabulary.get("pre")) in BEGIN_NAMES
     elif kind == "llama":
         backend = _build_sentencepiece(vocabulary)
         adds_bos_by_default = True
@@ -100,14 +101,14 @@ class _Vocabulary:
 
     def __init__(self, metadata: dict[str, MetadataValue]):
         self._metadata = metadata
-        self.tokens: list[str] = self._array("tokens", None)
-        self.types: np.ndarray = self._array("token_type", len(self.tokens))
+        self.tokens: list[str] = self.strings("tokens")
+        self.types = self._numbers("token_type")
 
     def get(self, key: str, default: MetadataValue | None = None) -> MetadataValue | None:
         return self._metadata.get(PREFIX + key, default)
 
     def scores(self) -> np.ndarray:
-        return self._array("scores", len(self.tokens))
+        return self._numbers("scores")
 
     def token_id(self, role: str) -> int | None:
         """Returns the id that the header gives for a role such as ``bos``."""
@@ -119,12 +120,18 @@ class _Vocabulary:
     def ids_of_type(self, token_type: TokenType) -> list[int]:
         return np.flatnonzero(self.types == token_type).tolist()
 
-    def _array(self, key: str, expected_length: int | None):
+    def strings(self, key: str) -> list[str]:
         array = self.get(key)
-        if not isinstance(array, list | np.ndarray):
-            raise CheckpointError(f"{PREFIX}{key} is missing or not an array")
-        if expected_length is not None and len(array) != expected_length:
-            raise CheckpointError(f"{PREFIX}{key} has {len(array)} entries for {expected_length} tokens")
+        if not isinstance(array, list):
+            raise CheckpointError(f"{PREFIX}{key} is missing or no array of strings")
+        return array
+
+    def _numbers(self, key: str) -> np.ndarray:
+        array = self.get(key)
+        if not isinstance(array, np.ndarray):
+            raise CheckpointError(f"{PREFIX}{key} is missing or no array of numbers")
+        if len(array) != len(self.tokens):
+            raise CheckpointError(f"{PREFIX}{key} has {len(array)} entries for {len(self.tokens)} tokens")
         return array
 
 
@@ -132,9 +139,9 @@ def _build_byte_level(vocabulary: _Vocabulary) -> "Backend":
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, normalizers
 
-    name = vocabulary.get("pre", "default")
+    name = str(vocabulary.get("pre", "default"))
     ids = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
-    merges = _listed_merges(vocabulary)
+    merges = [tuple(merge.split(" ")) for merge in vocabulary.strings("merges")]
     try:
         backend = Backend(models.BPE(ids, merges, ignore_merges=name in WHOLE_WORD_NAMES))
     except Exception as cause:  # the library raises no narrower type for a merge that does not join two tokens into a third
@@ -146,14 +153,7 @@ def _build_byte_level(vocabulary: _Vocabulary) -> "Backend":
     return backend
 
 
-def _listed_merges(vocabulary: _Vocabulary) -> list[tuple[str, ...]]:
-    merges = vocabulary.get("merges")
-    if not isinstance(merges, list):
-        raise CheckpointError(f"{PREFIX}merges is missing")
-    return [tuple(merge.split(" ")) for merge in merges]
-
-
-def _byte_level_splitter(name: MetadataValue | None):
+def _byte_level_splitter(name: str) -> "PreTokenizer":
     from tokenizers import Regex, pre_tokenizers
 
     if name in SPLITS:
@@ -282,7 +282,9 @@ def _set_ends(backend: "Backend", vocabulary: _Vocabulary, *, adds_bos_by_defaul
     from tokenizers import processors
 
     adds = {"bos": vocabulary.get("add_bos_token", adds_bos_by_default), "eos": vocabulary.get("add_eos_token", False)}
-    ids = {role: vocabulary.token_id(role) for role, wanted in adds.items() if wanted and vocabulary.token_id(role) is not None}
+    ids = {
+        role: vocabulary.token_id(role) for role, wanted in adds.items() if wanted is True and vocabulary.token_id(role) is not None
+    }
     if not ids:
         return
     special = {role: (vocabulary.tokens[token_id], token_id) for role, token_id in ids.items()}

@@ -8,9 +8,10 @@ Invariants:
 3. No encoded prompt begins with two beginning-of-sequence tokens.
 """
 
+import json
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from octavo.errors import RequestError, UnsupportedModelError
@@ -84,10 +85,13 @@ class Tokenizer:
         """Returns the token ids of a rendered chat template.
 
         The template writes its own special tokens. Where it leaves out the beginning-of-sequence token that the model's prompts
-        begin with, that one is added.
+        begin with, that one is added. The text of a special token inside a message cannot be told from the template's own, and
+        becomes that token.
         """
         ids = self.encode(rendered, add_special_tokens=False, parse_special=True)
-        return [self.bos_id, *ids] if self.adds_bos and ids[:1] != [self.bos_id] else ids
+        if self.bos_id is None or not self.adds_bos or ids[:1] == [self.bos_id]:
+            return ids
+        return [self.bos_id, *ids]
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Returns the text of some ids; bytes that are no UTF-8 become U+FFFD."""
@@ -118,10 +122,8 @@ class Tokenizer:
         return token_id in self._special_ids
 
 
-def _piece_decoder(backend: "Backend"):
+def _piece_decoder(backend: "Backend") -> Callable[[str], bytes]:
     """Returns the function from a piece of the vocabulary to its bytes."""
-    import json
-
     kinds = _decoder_kinds(json.loads(backend.decoder.__getstate__()) if backend.decoder else {})
     if "ByteLevel" in kinds:
         return _byte_level_bytes
