@@ -178,6 +178,8 @@ KVLayer kv_layer(Arguments& arguments, nb::handle layer) {
   const auto storage =
       arguments.array<uint8_t>("kv.storage", nb::object(layer.attr("storage")), {kAnySize, size("block_bytes")});
   const int64_t offset = nb::cast<int64_t>(layer.attr("index")) * size("layer_bytes");
+  const int64_t head_dim = size("head_dim");
+  require(head_dim % 16 == 0 && head_dim >= 16 && head_dim <= 256, "head_dim: expected a multiple of 16 up to 256");
   return {reinterpret_cast<std::byte*>(storage.data + offset),
           storage.stride,
           size("part_bytes"),
@@ -185,7 +187,7 @@ KVLayer kv_layer(Arguments& arguments, nb::handle layer) {
           kv_dtype_from_name(nb::cast<std::string>(layout.attr("kv_dtype"))),
           size("block_size"),
           size("num_kv_heads"),
-          size("head_dim")};
+          head_dim};
 }
 
 void rope_and_store(Executor& executor, nb::handle qkv, nb::handle rotation, nb::handle slot_mapping, nb::handle kv,
@@ -213,6 +215,7 @@ void paged_attention(Executor& executor, nb::handle qkv, nb::handle kv, nb::hand
   const KVLayer layer = kv_layer(arguments, kv);
   const int64_t head_dim = layer.head_dim;
   require(num_q_heads % layer.num_kv_heads == 0, "num_q_heads: expected a multiple of num_kv_heads");
+  require(num_q_heads / layer.num_kv_heads <= kMaxGroupSize, "num_q_heads: expected at most 48 to a KV head");
   const int64_t width = (num_q_heads + 2 * layer.num_kv_heads) * head_dim;
   const auto qkv_view = arguments.array<const float>("qkv", qkv, {kAnySize, width});
   const auto out_view = arguments.array<float>("out", out, {qkv_view.rows(), num_q_heads * head_dim});
@@ -241,7 +244,8 @@ void paged_attention(Executor& executor, nb::handle qkv, nb::handle kv, nb::hand
                                 scale,
                                 sliding_window,
                                 soft_cap,
-                                sink_data};
+                                sink_data,
+                                &executor.attention_workspace()};
   arguments.submit(executor, executor.kernels().paged_attention, args, RowCount::kSeqs, num_seqs);
 }
 

@@ -33,6 +33,7 @@ class Executor {
   virtual void prepare() = 0;
 
   virtual const KernelTable& kernels() const = 0;
+  virtual AttentionWorkspace& attention_workspace() = 0;
 };
 
 // Runs each operation at once.
@@ -43,11 +44,13 @@ class EagerExecutor : public Executor {
   void submit(BoundOperation operation, int64_t num_rows) override;
   void prepare() override { pool_.revive_after_fork(); }
   const KernelTable& kernels() const override { return kernels_; }
+  AttentionWorkspace& attention_workspace() override { return attention_workspace_; }
   ThreadPool& pool() { return pool_; }
 
  private:
   ThreadPool pool_;
   const KernelTable& kernels_;
+  AttentionWorkspace attention_workspace_;
 };
 
 // Records operations; run() walks them on all threads with a barrier after each.
@@ -58,6 +61,7 @@ class Program : public Executor {
   void submit(BoundOperation operation, int64_t num_rows) override;
   void prepare() override { executor_->prepare(); }
   const KernelTable& kernels() const override { return executor_->kernels(); }
+  AttentionWorkspace& attention_workspace() override { return executor_->attention_workspace(); }
 
   // The arrays must hold at least the smallest number of rows that any operation of that kind was recorded with:
   // more throws std::invalid_argument.

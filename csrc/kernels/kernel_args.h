@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "aligned_storage.h"
 #include "packed_weight.h"
 
 namespace octavo {
@@ -76,6 +77,15 @@ struct RopeAndStoreArgs {
   float eps;
 };
 
+// Query heads that may share a KV head.
+constexpr int64_t kMaxGroupSize = 48;
+
+// What the workers share while they run paged_attention; one may serve all layers, one call after the other.
+struct AttentionWorkspace {
+  AlignedStorage partials;  // grown by the kernel
+  int64_t next_item = 0;    // 0 between calls
+};
+
 // num_rows is the number of sequences.
 struct PagedAttentionArgs {
   const float* qkv;  // its first num_q_heads * head_dim columns are read
@@ -93,6 +103,7 @@ struct PagedAttentionArgs {
   int64_t sliding_window;  // 0 = the whole context
   float soft_cap;          // 0 = none
   const float* sinks;      // [num_q_heads] or null
+  AttentionWorkspace* workspace;
 };
 
 enum class Activation { kSilu, kGeluTanh };

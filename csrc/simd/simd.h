@@ -5,6 +5,7 @@
 //   as 0 fma(a, b, c)                    a * b + c, rounded once min(a, b) max(a, b)             b where either is NaN
 //   reduce_add(v) reduce_max(v)     halves folded in one fixed order
 //   load_bf16(p) load_fp16(p)       kLanes 16-bit values as floats; store_bf16 store_fp16 round to nearest even
+//   load_bf16_first(p) ..._second(p)  the first, or second, of kLanes pairs of bf16; load_int8(p)
 //   select_less(a, b, x, y)         a < b ? x : y per lane
 //   mask_less(a, b) mask_less_equal(a, b)   bit i tells whether the comparison holds in lane i; false where either is
 //   NaN DoubleSum                       add(v) sums lanes in double precision; total() folds them in one fixed order

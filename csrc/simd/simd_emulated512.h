@@ -122,5 +122,15 @@ static inline void store_fp16(uint16_t* p, VF a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.low, kRounding));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.high, kRounding));
 }
+static inline __m256 half_of_pairs(const uint16_t* p, int shift) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(pairs, shift), 16));
+}
+static inline VF load_bf16_first(const uint16_t* p) { return {half_of_pairs(p, 0), half_of_pairs(p + 16, 0)}; }
+static inline VF load_bf16_second(const uint16_t* p) { return {half_of_pairs(p, 16), half_of_pairs(p + 16, 16)}; }
+static inline __m256 half_from_int8(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+static inline VF load_int8(const int8_t* p) { return {half_from_int8(p), half_from_int8(p + 8)}; }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -81,5 +81,17 @@ static inline void store_bf16(uint16_t* p, VF a) {
 }
 static inline VF load_fp16(const uint16_t* p) { return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))}; }
 static inline void store_fp16(uint16_t* p, VF a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a.v))); }
+static inline VF load_bf16_first(const uint16_t* p) {
+  return {vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u16(vld1q_u16(p)), 16))};
+}
+static inline VF load_bf16_second(const uint16_t* p) {
+  return {vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u16(vld1q_u16(p)), vdupq_n_u32(0xffff0000u)))};
+}
+static inline VF load_int8(const int8_t* p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, sizeof(four));
+  const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)))};
+}
 
 }  // namespace octavo::OCTAVO_ISA

@@ -9,6 +9,11 @@ A block is one contiguous run of bytes holding ``block_size`` tokens of ``num_la
     V   [num_kv_heads, block_size, head_dim]            one token's vector contiguous, so that a weighted sum streams
     int8 only: K scales then V scales, float32 [num_kv_heads, block_size] each, after V
 
+bf16 keeps two rows of these matrices together, element beside element, so that a shift and a mask turn one load into both:
+
+    K   [num_kv_heads, block_size / 16, head_dim / 2, 16, 2]
+    V   [num_kv_heads, block_size / 2, head_dim, 2]
+
 Invariants:
 1. Every part starts at a multiple of 64 bytes from the block's start; ``block_bytes`` is a multiple of 64.
 2. The layout of a token depends only on its offset in the block, never on the block's id.

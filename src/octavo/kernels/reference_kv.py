@@ -23,8 +23,9 @@ def write_tokens(kv: KVLayer, slots: np.ndarray, k: np.ndarray, v: np.ndarray) -
     k_storage, v_storage, k_scales, v_scales = layer_views(kv)
     k_encoded, k_scale = encode(k[written], kv.layout.kv_dtype)
     v_encoded, v_scale = encode(v[written], kv.layout.kv_dtype)
-    k_storage[blocks, :, granules, :, lanes] = k_encoded
-    v_storage[blocks, :, offsets] = v_encoded
+    rows = rows_together(kv.layout.kv_dtype)
+    k_storage[blocks, :, granules, :, lanes] = k_encoded.reshape(*k_encoded.shape[:2], -1, rows)
+    v_storage[blocks, :, offsets // rows, :, offsets % rows] = v_encoded
     if kv.layout.kv_dtype == "int8":
         k_scales[blocks, :, offsets] = k_scale
         v_scales[blocks, :, offsets] = v_scale
@@ -36,12 +37,18 @@ def read_tokens(kv: KVLayer, block_table: np.ndarray, first: int, last: int) -> 
     blocks = block_table[logical]
     granules, lanes = np.divmod(offsets, TOKENS_PER_GRANULE)
     k_storage, v_storage, k_scales, v_scales = layer_views(kv)
-    k = decode(k_storage[blocks, :, granules, :, lanes], kv.layout.kv_dtype)
-    v = decode(v_storage[blocks, :, offsets], kv.layout.kv_dtype)
+    rows = rows_together(kv.layout.kv_dtype)
+    k = decode(k_storage[blocks, :, granules, :, lanes], kv.layout.kv_dtype).reshape(len(blocks), -1, kv.layout.head_dim)
+    v = decode(v_storage[blocks, :, offsets // rows, :, offsets % rows], kv.layout.kv_dtype)
     if kv.layout.kv_dtype == "int8":
         k *= k_scales[blocks, :, offsets][:, :, None]
         v *= v_scales[blocks, :, offsets][:, :, None]
     return np.ascontiguousarray(k.swapaxes(0, 1)), np.ascontiguousarray(v.swapaxes(0, 1))
+
+
+def rows_together(kv_dtype: str) -> int:
+    """Returns how many rows of a K or V matrix lie element beside element."""
+    return 2 if kv_dtype == "bf16" else 1
 
 
 def layer_views(kv: KVLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -58,10 +65,10 @@ def layer_views(kv: KVLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     k = part(0, num_elements, dtype)
     v = part(layout.part_bytes, num_elements, dtype)
     scales = [part(2 * layout.part_bytes + i * layout.scale_bytes, num_scales, np.dtype(np.float32)) for i in (0, 1)]
-    granules = tokens // TOKENS_PER_GRANULE
+    granules, rows = tokens // TOKENS_PER_GRANULE, rows_together(layout.kv_dtype)
     return (
-        k.reshape(num_blocks, heads, granules, layout.head_dim, TOKENS_PER_GRANULE),
-        v.reshape(num_blocks, heads, tokens, layout.head_dim),
+        k.reshape(num_blocks, heads, granules, layout.head_dim // rows, TOKENS_PER_GRANULE, rows),
+        v.reshape(num_blocks, heads, tokens // rows, layout.head_dim, rows),
         *(scale.reshape(num_blocks, heads, tokens if num_scales else 0) for scale in scales),
     )
 
