@@ -1,14 +1,14 @@
 // paged_attention: causal grouped-query attention over blocks. Twin: paged_attention in reference.py.
 //
-// The context is cut at fixed absolute positions: tiles of kTileTokens inside segments of kSegmentTokens. A row (one query of
-// one head) gets an online soft-max over the tiles of each segment, starting afresh at every segment, and the segments are
-// folded in order. A tile or segment that a row does not see changes none of its bits. So it is free to choose, and no result
-// depends on it: how many rows share a pass over K and V, whether K and V are expanded to floats first, and who computes which
-// segment.
+// The context is cut at fixed absolute positions: tiles of kTileTokens inside segments of kSegmentTokens. A row (one
+// query of one head) gets an online soft-max over the tiles of each segment, starting afresh at every segment, and the
+// segments are folded in order. A tile or segment that a row does not see changes none of its bits. So it is free to
+// choose, and no result depends on it: how many rows share a pass over K and V, whether K and V are expanded to floats
+// first, and who computes which segment.
 //
-// Work split: items are dealt one by one from a shared counter. A sequence with few queries is cut into (segment, KV head);
-// its segments' results are kept and folded after a barrier. A sequence with more queries is cut into (tile of queries, KV head),
-// the longest first, each folding its own segments as it goes.
+// Work split: items are dealt one by one from a shared counter. A sequence with few queries is cut into (segment, KV
+// head); its segments' results are kept and folded after a barrier. A sequence with more queries is cut into (tile of
+// queries, KV head), the longest first, each folding its own segments as it goes.
 //
 // Positions and rows are int64; the offset of a block is block id (int32) times its stride in int64.
 #include "kernels/attention_tile.h"
@@ -16,7 +16,8 @@
 namespace octavo::OCTAVO_ISA {
 namespace {
 
-// Tokens per segment: the unit in which one sequence's context is spread over threads. 512 tokens are 10 to 100 us of reading.
+// Tokens per segment: the unit in which one sequence's context is spread over threads. 512 tokens are 10 to 100 us of
+// reading.
 constexpr int64_t kSegmentTokens = 512;
 // Rows that share one pass over K and V; 48 rows of scores and queries of 64 dimensions take 24 KiB.
 constexpr int64_t kMaxRows = 48;
@@ -153,8 +154,8 @@ void gather_rows(const PagedAttentionArgs& args, const Plan& plan, const Item& i
   rows.cap = capped ? args.soft_cap * kLog2E : 0.0f;
   rows.num_rows = item.num_queries * plan.group_size;
   const int64_t first_position = item.sequence->context_len - item.sequence->num_queries + item.first_query;
-  const float* source =
-      args.qkv + (item.sequence->first_row + item.first_query) * args.qkv_stride + item.kv_head * plan.group_size * head_dim;
+  const float* source = args.qkv + (item.sequence->first_row + item.first_query) * args.qkv_stride +
+                        item.kv_head * plan.group_size * head_dim;
   for (int64_t row = 0; row < rows.num_rows; ++row) {
     const int64_t query = row / plan.group_size;
     const float* from = source + query * args.qkv_stride + row % plan.group_size * head_dim;
@@ -270,12 +271,14 @@ void finish_row(const PagedAttentionArgs& args, float* total, int64_t row, int64
   }
   const VF scale = broadcast(factor / total[1]);
   float* out = args.out + row * args.out_stride + q_head * head_dim;
-  for (int64_t d = 0; d < head_dim; d += VF::kLanes) store(out + d, fma(load(total + kPartialHeader + d), scale, zero()));
+  for (int64_t d = 0; d < head_dim; d += VF::kLanes)
+    store(out + d, fma(load(total + kPartialHeader + d), scale, zero()));
 }
 
 float* partial_of(const PagedAttentionArgs& args, const SequencePlan& sequence, int64_t segment, int64_t query,
                   int64_t q_head) {
-  const int64_t number = ((segment - sequence.first_segment) * sequence.num_queries + query) * args.num_q_heads + q_head;
+  const int64_t number =
+      ((segment - sequence.first_segment) * sequence.num_queries + query) * args.num_q_heads + q_head;
   float* partials = reinterpret_cast<float*>(args.workspace->partials.data());
   return partials + (sequence.first_partial + number) * partial_floats(args.kv.head_dim);
 }
@@ -305,7 +308,8 @@ void run_item(const PagedAttentionArgs& args, const Plan& plan, const Item& item
   }
   for (int64_t row = 0; row < rows.num_rows; ++row) {
     const int64_t out_row = item.sequence->first_row + item.first_query + row / plan.group_size;
-    finish_row(args, scratch.folded + row * row_floats, out_row, item.kv_head * plan.group_size + row % plan.group_size);
+    finish_row(args, scratch.folded + row * row_floats, out_row,
+               item.kv_head * plan.group_size + row % plan.group_size);
   }
 }
 
@@ -340,8 +344,8 @@ void reserve_partials(const PagedAttentionArgs& args, const Plan& plan, Worker& 
   worker.barrier();
 }
 
-// The next item's number, or at least num_items when there is none. Every worker draws one such number; the last to do so sets
-// the counter back for the next call.
+// The next item's number, or at least num_items when there is none. Every worker draws one such number; the last to do
+// so sets the counter back for the next call.
 int64_t draw_item(AttentionWorkspace& workspace, const Plan& plan, const Worker& worker) {
   const int64_t number = __atomic_fetch_add(&workspace.next_item, 1, __ATOMIC_RELAXED);
   if (number == plan.num_items + worker.count - 1) __atomic_store_n(&workspace.next_item, 0, __ATOMIC_RELAXED);

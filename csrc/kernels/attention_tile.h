@@ -1,7 +1,7 @@
 // One tile of tokens against some rows, a row being one query of one head: scores, online soft-max, weighted sum of V.
 //
-// Every number of a row is computed by the same operations in the same order however many rows stand beside it, whichever
-// element type the granules are read in, and whichever tokens outside the row's own range are looked at:
+// Every number of a row is computed by the same operations in the same order however many rows stand beside it,
+// whichever element type the granules are read in, and whichever tokens outside the row's own range are looked at:
 //   score    one chain of fma over head_dim, from 0
 //   maximum  exact in any order
 //   sum      lane by lane over the tile's tokens; a token that the row does not see adds 0
@@ -14,7 +14,8 @@
 
 namespace octavo::OCTAVO_ISA {
 
-// Tokens per tile: long enough to spread the cost of a new maximum, short enough that 48 rows of scores stay in the first cache.
+// Tokens per tile: long enough to spread the cost of a new maximum, short enough that 48 rows of scores stay in the
+// first cache.
 constexpr int kTileTokens = 64;
 constexpr int kTileGranules = kTileTokens / kGranuleTokens;
 
@@ -46,10 +47,10 @@ struct Tile {
   Granule granules[kTileGranules];
 };
 
-// acc[r][j] += a[r][k] * B[k][column j] for k in begin .. end, in that order; `column(j)` gives a base and a column of B.
-template <class Elements, int kOdd, int kRows, int kVectors, class Load>
-__attribute__((always_inline)) static inline void multiply_step(VF (&acc)[kRows][kVectors], const float* a, int64_t a_stride,
-                                                                const Load& load_b) {
+// acc[r][j] += a[r] * B[j] for one k; `load_b(j)` gives vector j of row k of B.
+template <int kRows, int kVectors, class Load>
+__attribute__((always_inline)) static inline void multiply_step(VF (&acc)[kRows][kVectors], const float* a,
+                                                                int64_t a_stride, const Load& load_b) {
   if constexpr (kVectors <= 2) {
     VF b[kVectors];
     for (int j = 0; j < kVectors; ++j) b[j] = load_b(j);
@@ -80,10 +81,10 @@ static void score_granules(const Rows& rows, int64_t row, const Tile& tile, int 
   const float* queries = rows.queries + row * rows.head_dim;
   for (int64_t k = 0; k < rows.head_dim; k += 2) {
     const auto column = [](int j) { return j % kGranuleVectors * VF::kLanes; };
-    multiply_step<Elements, 0>(acc, queries + k, rows.head_dim, [&](int j) __attribute__((always_inline)) {
+    multiply_step(acc, queries + k, rows.head_dim, [&](int j) __attribute__((always_inline)) {
       return Elements::template load<0>(keys[j / kGranuleVectors], kGranuleTokens, k, column(j));
     });
-    multiply_step<Elements, 1>(acc, queries + k + 1, rows.head_dim, [&](int j) __attribute__((always_inline)) {
+    multiply_step(acc, queries + k + 1, rows.head_dim, [&](int j) __attribute__((always_inline)) {
       return Elements::template load<1>(keys[j / kGranuleVectors], kGranuleTokens, k, column(j));
     });
   }
@@ -101,8 +102,8 @@ static inline VF keep_visible(VF x, int64_t begin, int64_t end, VF other) {
   return select_less(index, broadcast(static_cast<float>(end)), after_begin, other);
 }
 
-// Turns a row's scores into weights exp2(score - maximum), times the scales of V where there are any, and updates the row's
-// maximum and sum. Returns the factor by which the row's output so far must shrink.
+// Turns a row's scores into weights exp2(score - maximum), times the scales of V where there are any, and updates the
+// row's maximum and sum. Returns the factor by which the row's output so far must shrink.
 static float soft_max_row(const Rows& rows, int64_t row, const Tile& tile, int first_granule, int last_granule) {
   float* scores = rows.scores + row * kTileTokens;
   const int64_t begin = rows.begin[row] - tile.start;
@@ -145,10 +146,11 @@ static float soft_max_row(const Rows& rows, int64_t row, const Tile& tile, int f
   return factors[0];
 }
 
-// output[r] = shrink[r] * output[r] + sum over tokens in begin .. end of weight[r][token] * V[token], for kPanels * 16 columns.
+// output[r] = shrink[r] * output[r] + sum over tokens in begin .. end of weight[r][token] * V[token], for kPanels * 16
+// columns.
 template <class Elements, int kRows, int kPanels>
-static void weigh_values(const Rows& rows, int64_t row, const float* shrink, const Tile& tile, int64_t begin, int64_t end,
-                         int64_t column) {
+static void weigh_values(const Rows& rows, int64_t row, const float* shrink, const Tile& tile, int64_t begin,
+                         int64_t end, int64_t column) {
   constexpr int kVectors = kPanels * kGranuleVectors;
   const int64_t head_dim = rows.head_dim;
   float* output = rows.output + row * head_dim + column;
@@ -165,12 +167,12 @@ static void weigh_values(const Rows& rows, int64_t row, const float* shrink, con
     int64_t k = token % kGranuleTokens;
     const int64_t k_stop = k + stop - token;
     const auto first = [&](int64_t row_pair) __attribute__((always_inline)) {
-      multiply_step<Elements, 0>(acc, a + row_pair, kTileTokens, [&](int j) __attribute__((always_inline)) {
+      multiply_step(acc, a + row_pair, kTileTokens, [&](int j) __attribute__((always_inline)) {
         return Elements::template load<0>(values, head_dim, row_pair, column + j * VF::kLanes);
       });
     };
     const auto second = [&](int64_t row_pair) __attribute__((always_inline)) {
-      multiply_step<Elements, 1>(acc, a + row_pair + 1, kTileTokens, [&](int j) __attribute__((always_inline)) {
+      multiply_step(acc, a + row_pair + 1, kTileTokens, [&](int j) __attribute__((always_inline)) {
         return Elements::template load<1>(values, head_dim, row_pair, column + j * VF::kLanes);
       });
     };
@@ -207,7 +209,8 @@ static void attend_block(const Rows& rows, int64_t row, const Tile& tile) {
   const int first = static_cast<int>(begin / kGranuleTokens);
   const int last = static_cast<int>((end + kGranuleTokens - 1) / kGranuleTokens);
   int granule = first;
-  for (; granule + kPanels <= last; granule += kPanels) score_granules<Elements, kRows, kPanels>(rows, row, tile, granule);
+  for (; granule + kPanels <= last; granule += kPanels)
+    score_granules<Elements, kRows, kPanels>(rows, row, tile, granule);
   for (; granule < last; ++granule) score_granules<Elements, kRows, 1>(rows, row, tile, granule);
   float shrink[kRows];
   for (int r = 0; r < kRows; ++r) shrink[r] = soft_max_row(rows, row + r, tile, first, last);

@@ -1,8 +1,8 @@
 // How the elements of K and V lie in a granule of sixteen tokens, and how a kernel reads them as floats.
 //
-// A granule of K is a matrix of head_dim rows and 16 columns (one per token); a granule of V is a matrix of 16 rows (one per
-// token) and head_dim columns. Both are stored by rows, except that bf16 keeps two rows together: element (k, c) lies beside
-// (k + 1, c) for even k, so that a shift and a mask turn one load into both rows.
+// A granule of K is a matrix of head_dim rows and 16 columns (one per token); a granule of V is a matrix of 16 rows
+// (one per token) and head_dim columns. Both are stored by rows, except that bf16 keeps two rows together: element (k,
+// c) lies beside (k + 1, c) for even k, so that a shift and a mask turn one load into both rows.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -13,10 +13,9 @@ namespace octavo::OCTAVO_ISA {
 constexpr int kGranuleTokens = 16;
 constexpr int kGranuleVectors = kGranuleTokens / VF::kLanes;
 
-// Each kind gives load<kOdd>(base, stride, k, column): columns column .. column + kLanes of row k + kOdd, for even k, of a
-// matrix whose rows have `stride` elements.
+// Each kind gives load<kOdd>(base, stride, k, column): columns column .. column + kLanes of row k + kOdd, for even k,
+// of a matrix whose rows have `stride` elements.
 struct Fp32Elements {
-  static constexpr int kBytes = 4;
   template <int kOdd>
   static inline VF load(const std::byte* base, int64_t stride, int64_t k, int64_t column) {
     return ::octavo::OCTAVO_ISA::load(reinterpret_cast<const float*>(base) + (k + kOdd) * stride + column);
@@ -24,7 +23,6 @@ struct Fp32Elements {
 };
 
 struct Fp16Elements {
-  static constexpr int kBytes = 2;
   template <int kOdd>
   static inline VF load(const std::byte* base, int64_t stride, int64_t k, int64_t column) {
     return load_fp16(reinterpret_cast<const uint16_t*>(base) + (k + kOdd) * stride + column);
@@ -32,7 +30,6 @@ struct Fp16Elements {
 };
 
 struct Bf16Elements {
-  static constexpr int kBytes = 2;
   template <int kOdd>
   static inline VF load(const std::byte* base, int64_t stride, int64_t k, int64_t column) {
     const uint16_t* pairs = reinterpret_cast<const uint16_t*>(base) + k * stride + 2 * column;
@@ -41,7 +38,6 @@ struct Bf16Elements {
 };
 
 struct Int8Elements {
-  static constexpr int kBytes = 1;
   template <int kOdd>
   static inline VF load(const std::byte* base, int64_t stride, int64_t k, int64_t column) {
     return load_int8(reinterpret_cast<const int8_t*>(base) + (k + kOdd) * stride + column);

@@ -1,8 +1,8 @@
-// rope_and_store: optional RMS norm of each head of q and k, rotation in halves, K and V into their slots. Twin: rope_and_store
-// in reference.py.
+// rope_and_store: optional RMS norm of each head of q and k, rotation in halves, K and V into their slots. Twin:
+// rope_and_store in reference.py.
 //
-// Workers take whole tokens. Two tokens may share a cache line of a block but never a byte of it. Positions inside a block are
-// int64.
+// Workers take whole tokens. Two tokens may share a cache line of a block but never a byte of it. Positions inside a
+// block are int64.
 #include "kernels/kv_elements.h"
 
 namespace octavo::OCTAVO_ISA {
@@ -79,7 +79,9 @@ float quantise(const float* from, int8_t* to, int64_t size) {
   const float scale = reduce_max(largest) / 127.0f;
   for (int64_t d = 0; d < size; ++d) {
     const float ratio = scale > 0.0f ? __builtin_rintf(from[d] / scale) : 0.0f;
-    to[d] = static_cast<int8_t>(ratio > 127.0f ? 127.0f : ratio < -127.0f ? -127.0f : ratio);  // a subnormal scale is coarse
+    to[d] = static_cast<int8_t>(ratio > 127.0f    ? 127.0f
+                                : ratio < -127.0f ? -127.0f
+                                                  : ratio);  // a subnormal scale is coarse
   }
   return scale;
 }

@@ -24,7 +24,7 @@ def write_tokens(kv: KVLayer, slots: np.ndarray, k: np.ndarray, v: np.ndarray) -
     k_encoded, k_scale = encode(k[written], kv.layout.kv_dtype)
     v_encoded, v_scale = encode(v[written], kv.layout.kv_dtype)
     rows = rows_together(kv.layout.kv_dtype)
-    k_storage[blocks, :, granules, :, lanes] = k_encoded.reshape(*k_encoded.shape[:2], -1, rows)
+    k_storage[blocks, :, granules, :, lanes] = k_encoded.reshape(*k_encoded.shape[:2], kv.layout.head_dim // rows, rows)
     v_storage[blocks, :, offsets // rows, :, offsets % rows] = v_encoded
     if kv.layout.kv_dtype == "int8":
         k_scales[blocks, :, offsets] = k_scale
@@ -38,7 +38,8 @@ def read_tokens(kv: KVLayer, block_table: np.ndarray, first: int, last: int) -> 
     granules, lanes = np.divmod(offsets, TOKENS_PER_GRANULE)
     k_storage, v_storage, k_scales, v_scales = layer_views(kv)
     rows = rows_together(kv.layout.kv_dtype)
-    k = decode(k_storage[blocks, :, granules, :, lanes], kv.layout.kv_dtype).reshape(len(blocks), -1, kv.layout.head_dim)
+    k = decode(k_storage[blocks, :, granules, :, lanes], kv.layout.kv_dtype)
+    k = k.reshape(len(blocks), kv.layout.num_kv_heads, kv.layout.head_dim)
     v = decode(v_storage[blocks, :, offsets // rows, :, offsets % rows], kv.layout.kv_dtype)
     if kv.layout.kv_dtype == "int8":
         k *= k_scales[blocks, :, offsets][:, :, None]
