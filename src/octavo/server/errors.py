@@ -108,13 +108,13 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def describe_validation(errors: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
-    """Returns the refusal that names the first field at fault."""
-    if not errors:
-        return ApiError(400, "the request is not valid")
-    located = [(_field_path(error["loc"][1:], body), error) for error in errors]
-    first_field = located[0][0].partition("[")[0].partition(".")[0]
-    same_field = [item for item in located if item[0].startswith(first_field)]
-    path, error = max(same_field, key=lambda item: len(item[0]))
+    """Returns the refusal that names the first field at fault, as deep inside it as the fault can be placed."""
+    if isinstance(body, bytes):
+        return ApiError(400, "the body must be JSON, sent with Content-Type: application/json", code="invalid_json")
+    located = [(_field_path(error, body), error) for error in errors]
+    same_field = [item for item in located if item[0][:1] == located[0][0][:1]]
+    steps, error = max(same_field, key=lambda item: len(item[0]))
+    path = _written_path(steps)
     if error["type"] == "extra_forbidden":
         return ApiError(400, f"{path} is no field of this request", param=path, code="unknown_field")
     if error["type"] == "missing":
@@ -123,19 +123,24 @@ def describe_validation(errors: Sequence[Mapping[str, Any]], body: Any) -> ApiEr
     return ApiError(400, f"{path or 'the body'}={found} is not allowed: {error['msg']}", param=path or None)
 
 
-def _field_path(location: Sequence[str | int], body: Any) -> str:
-    """Returns the path of a field as the client wrote it; steps that pydantic adds to tell alternatives apart are left out."""
-    path, value = "", body
+def _field_path(error: Mapping[str, Any], body: Any) -> list[str | int]:
+    """Returns the path of a field in the body; steps that pydantic adds to tell alternatives apart are left out."""
+    path: list[str | int] = []
+    value = body
+    location = error["loc"][1:]
     for step in location:
-        if isinstance(value, dict) and step in value:
-            path += f".{step}" if path else str(step)
+        is_key = isinstance(value, dict) and step in value
+        if is_key or (isinstance(value, list) and isinstance(step, int) and step < len(value)):
+            path.append(step)
             value = value[step]
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            path += f"[{step}]"
-            value = value[step]
-        elif isinstance(value, dict) and step == location[-1]:
-            path += f".{step}" if path else str(step)
+        elif error["type"] == "missing" and step == location[-1]:
+            path.append(step)
     return path
+
+
+def _written_path(steps: Sequence[str | int]) -> str:
+    """Returns a path as in ``messages[0].content``."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
 
 
 def _shortened(text: str, limit: int) -> str:
