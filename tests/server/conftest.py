@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from server.running import RunningServer, running_server
 
 

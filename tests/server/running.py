@@ -15,7 +15,7 @@ from openai import AsyncOpenAI, OpenAI
 from octavo.engine.engine import Engine
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
-from server.scripted import make_engine, make_model
+from server.scripted import make_engine
 
 TIMEOUT_SECONDS = 20.0
 
@@ -57,11 +57,11 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(engine: Engine | None = None, *, chat: bool = True, **settings: Any) -> Iterator[RunningServer]:
+def running_server(engine: Engine | None = None, **settings: Any) -> Iterator[RunningServer]:
     """Runs a server, by default on a scripted engine, and checks at the end that nothing is left in it."""
     engine = engine or make_engine()
     config = ServerConfig(port=0, **settings)
-    app = create_app(engine, make_model(engine, chat=chat), config)
+    app = create_app(engine, config)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -19,11 +19,9 @@ from octavo.models.tokenizer import BYTE_OF_CHARACTER, Tokenizer
 from octavo.runner.model_runner import StepResult
 from octavo.runner.sampler import SampledToken, TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
-from octavo.sampling_params import SamplingParams
 from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
 from octavo.scheduler.sequence import Sequence
-from octavo.server.served_model import ServedModel
 
 END, START_OF_TURN, END_OF_TURN = 256, 257, 258
 VOCAB_SIZE = 260
@@ -127,19 +125,17 @@ def make_engine(
     max_num_batched_tokens: int = 64,
     max_model_len: int = 512,
     step_seconds: float = 0.0,
+    chat: bool = True,
 ) -> Engine:
     """Returns an engine that plays back a script."""
     tokenizer = make_tokenizer()
     kv = KVManager(num_blocks=num_blocks, block_size=16, groups=[LayerGroup((0,), None)])
     return Engine(
+        model_name=MODEL_NAME,
         scheduler=Scheduler(kv, SchedulerLimits(max_num_seqs, max_num_batched_tokens)),
         runner=ScriptedRunner(script or text_script({}), step_seconds),
         tokenizer=tokenizer,
+        chat_template=ChatTemplate({"default": TEMPLATE}) if chat else None,
+        default_sampling={},
         checker=RequestChecker(tokenizer, VOCAB_SIZE, max_model_len, frozenset({END})),
     )
-
-
-def make_model(engine: Engine, *, max_model_len: int = 512, chat: bool = True) -> ServedModel:
-    """Returns the engine's model as the server shows it."""
-    template = ChatTemplate({"default": TEMPLATE}) if chat else None
-    return ServedModel(MODEL_NAME, VOCAB_SIZE, max_model_len, engine.tokenizer, template, SamplingParams(max_tokens=None))

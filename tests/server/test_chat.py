@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from server.running import RunningServer, running_server
-from server.scripted import MODEL_NAME, answer_of, make_engine, text_script
 
 from octavo.server.protocol.chat import ChatChunk
+from server.running import RunningServer, running_server
+from server.scripted import MODEL_NAME, answer_of, make_engine, text_script
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
@@ -122,7 +122,7 @@ def test_answers_without_limit_fill_the_model_length() -> None:
 
 
 def test_model_without_template_says_so() -> None:
-    with running_server(chat=False) as server:
+    with running_server(make_engine(chat=False)) as server:
         response = server.chat(messages=HELLO)
         assert response.status_code == 400
         assert "chat template" in response.json()["error"]["message"]

@@ -5,11 +5,13 @@ import time
 from typing import Any
 
 import pytest
+
 from server.running import RunningServer
 from server.scripted import VOCAB_SIZE, answer_of
 
 HELLO = [{"role": "user", "content": "hello"}]
 HUGE = 10**30
+IMAGE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}
 
 WRONG_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": ""}, "prompt"),
@@ -115,7 +117,10 @@ WRONG_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": "x", "audio": {}}]}, "messages[0].audio"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]}, "messages[0].content[0].type"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
+        "messages[0].content[0].type",
+    ),
     ({"messages": HELLO * 10_001}, "messages"),
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
     ({"chat_template_kwargs": []}, "chat_template_kwargs"),
@@ -291,5 +296,3 @@ def test_same_request_id_twice_at_once(server: RunningServer) -> None:
         check_error(second.json(), "request_id")
         assert "data: [DONE]" in "".join(first.iter_text())
     assert server.complete(**body).status_code == 200
-
-

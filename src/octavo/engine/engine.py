@@ -37,6 +37,7 @@ class Engine:
     def __init__(
         self,
         *,
+        model_name: str,
         scheduler: Scheduler,
         runner: ModelRunner,
         tokenizer: Tokenizer,
@@ -45,6 +46,7 @@ class Engine:
         checker: RequestChecker,
         seed: int | None = None,
     ):
+        self.model_name = model_name
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.default_params = SamplingParams(**default_sampling)
@@ -121,6 +123,16 @@ class Engine:
     def take(self, request_id: str) -> RequestOutput:
         """Returns and forgets a finished request's result."""
         return self._finished.pop(request_id)
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids below it are accepted."""
+        return self._checker.vocab_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of one sequence, prompt and answer."""
+        return self._checker.max_model_len
 
     @property
     def num_unfinished_requests(self) -> int:

@@ -102,6 +102,7 @@ def build_engine(
     limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, int(WATERMARK_RATIO * sizes.num_blocks))
     checker = RequestChecker(files.tokenizer, spec.vocab_size, sizes.max_model_len, files.defaults.end_token_ids)
     return Engine(
+        model_name=files.name,
         scheduler=Scheduler(kv, limits),
         runner=build_runner(config, spec, weights, operations, sizes),
         tokenizer=files.tokenizer,

@@ -21,7 +21,7 @@ from octavo.server.gate import Gate
 from octavo.server.keys import read_keys
 from octavo.server.metrics import ServerMetrics
 from octavo.server.routes import chat, completions, health, models, tokens
-from octavo.server.served_model import ServedModel
+from octavo.server.served_model import describe_model
 
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine
@@ -44,12 +44,13 @@ class Recorder:
         submission.key.tokens.charge(len(result.prompt_token_ids) + num_generated)
 
 
-def create_app(engine: "Engine", model: ServedModel, config: ServerConfig) -> FastAPI:
-    """Makes the application.
+def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
+    """Makes the application around an engine, which belongs to it from then on.
 
     Raises:
         ConfigError: the key file is wrong.
     """
+    model = describe_model(engine, config.served_model_name)
     metrics = ServerMetrics(model.name)
     thread = EngineThread(engine, Recorder(metrics), max_requests=config.max_requests, max_lag_tokens=config.max_lag_tokens)
     context = ServerContext(config, model, thread, metrics, read_keys(config.api_key, config.api_keys))

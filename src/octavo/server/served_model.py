@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from octavo.server.errors import MAX_QUOTED_CHARS, ApiError
 from octavo.server.protocol.chat import ChatPrompt
 
 if TYPE_CHECKING:
+    from octavo.engine.engine import Engine
     from octavo.models.chat_template import ChatTemplate
     from octavo.models.tokenizer import Tokenizer
 
@@ -86,3 +87,15 @@ class ServedModel:
         if num_chars <= MAX_INLINE_CHARS:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+
+
+def describe_model(engine: "Engine", name: str | None) -> ServedModel:
+    """Returns an engine's model.
+
+    Args:
+        name: how clients call it; the model's own name if not given.
+    """
+    params = replace(engine.default_params, max_tokens=None)
+    return ServedModel(
+        name or engine.model_name, engine.vocab_size, engine.max_model_len, engine.tokenizer, engine.chat_template, params
+    )
