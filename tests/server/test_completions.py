@@ -147,8 +147,6 @@ def test_logprobs_have_one_entry_per_token(server: RunningServer) -> None:
     assert logprobs["top_logprobs"][0] is None
     assert logprobs["top_logprobs"][1] == {"e": -1.01, "f": -102.0}
     assert logprobs["text_offset"] == list(range(16)) + [16]
-        range(16)
-    )
 
 
 def test_prompt_logprobs(server: RunningServer) -> None:

@@ -118,7 +118,7 @@ WRONG_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": "x", "audio": {}}]}, "messages[0].audio"),
     (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
+        {"messages": [{"role": "user", "content": [IMAGE]}]},
         "messages[0].content[0].type",
     ),
     ({"messages": HELLO * 10_001}, "messages"),

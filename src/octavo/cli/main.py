@@ -21,6 +21,7 @@ from octavo.errors import ConfigError, OctavoError, RequestError
 COMMANDS = {  # name -> what `octavo --help` says of it
     "generate": "Continue a text, given as an argument or on standard input.",
     "chat": "Talk with a model in the terminal.",
+    "serve": "Serve a model over HTTP to OpenAI's clients.",
     "pull": "Fetch a model's files, so that everything works offline afterwards.",
     "demo": "Answer 32 conversations at once in a small KV budget.",
 }

@@ -73,7 +73,6 @@ class HttpServer(uvicorn.Server):
 
 def serve(app: FastAPI, config: ServerConfig) -> None:
     """Serves until a signal ends it."""
-    _set_up_logging(config)
     if config.is_exposed_without_key:
         logger.warning("listening on %s without a key: anyone who reaches this machine can use the model", config.host)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -92,7 +91,8 @@ def serve(app: FastAPI, config: ServerConfig) -> None:
     HttpServer(settings, app.state.context).run()
 
 
-def _set_up_logging(config: ServerConfig) -> None:
+def set_up_logging(config: ServerConfig) -> None:
+    """Sends the log of the server to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s" if config.log_json else "%(asctime)s %(levelname)s %(message)s"))
     for name in ("octavo", "uvicorn"):
