@@ -81,7 +81,7 @@ class EngineConfig:
     max_num_seqs: int = setting(256, "Most sequences that run at once.", unit="sequences", minimum=1)
     max_num_batched_tokens: int = setting(512, "Token budget: most tokens computed in one step.", unit="tokens", minimum=1)
     num_threads: int | None = setting(
-        None, "Threads that compute; every processor this process may use if not given.", unit="threads", minimum=1
+        None, "Threads that compute; one per core this process may use if not given.", unit="threads", minimum=1
     )
     enable_prefix_caching: bool = setting(True, "Keep finished sequences' blocks and reuse them for equal prefixes.")
     seed: int | None = setting(None, "Seed of requests that bring none; a fresh one each if not given.", minimum=0)

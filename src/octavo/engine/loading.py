@@ -7,7 +7,6 @@ Invariants:
 2. A block id is an index into the KV storage; the pool never hands out one that the storage lacks.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from octavo.engine.engine import Engine
 from octavo.engine.validation import RequestChecker
 from octavo.errors import CapacityError, ConfigError
 from octavo.kernels.cpu import CpuOperations
+from octavo.kernels.cpu_count import default_num_threads
 from octavo.kernels.kv_layout import KVLayout
 from octavo.kernels.operations import Operations
 from octavo.kernels.step_arrays import StepArrays
@@ -66,7 +66,7 @@ def load_engine(config: EngineConfig) -> Engine:
     files = load_model_files(config.model, chat_template=Path(config.chat_template) if config.chat_template else None)
     spec = read_spec(files)
     check_settings(config, spec)
-    operations = CpuOperations(config.num_threads or len(os.sched_getaffinity(0)))
+    operations = CpuOperations(config.num_threads or default_num_threads())
     weights = load_weights(spec, files.source, operations, config.dtype)
     return build_engine(config, files, spec, weights, operations)
 

@@ -1,0 +1,46 @@
+"""The default number of threads."""
+
+import os
+
+import pytest
+
+from octavo.kernels.cpu_count import count_cores, cpu_quota, default_num_threads
+
+
+@pytest.fixture
+def cgroup_root(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    return tmp_path
+
+
+def test_default_lies_within_the_affinity_mask():
+    assert 1 <= default_num_threads() <= len(os.sched_getaffinity(0))
+
+
+def test_no_quota_grants_more_than_any_machine_has(cgroup_root):
+    (cgroup_root / "a/cpu.max").write_text("max 100000\n")
+    assert cpu_quota(cgroup_root, "/a/b") > 10_000
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "expected"), [("400000", "150000", 1.5), ("50000", "300000", 0.5), ("200000", "max", 2.0)]
+)
+def test_the_smallest_quota_on_the_way_up_counts(cgroup_root, outer, inner, expected):
+    (cgroup_root / "a/cpu.max").write_text(f"{outer} 100000\n")
+    (cgroup_root / "a/b/cpu.max").write_text(f"{inner} 100000\n")
+    assert cpu_quota(cgroup_root, "/a/b") == expected
+
+
+def test_a_cgroup_outside_the_namespace_has_the_root_quota(cgroup_root):
+    (cgroup_root / "cpu.max").write_text("250000 100000\n")
+    assert cpu_quota(cgroup_root, "/elsewhere/deep") == 2.5
+
+
+def test_threads_of_one_core_count_once(tmp_path):
+    for cpu, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
+        directory = tmp_path / f"cpu{cpu}/topology"
+        directory.mkdir(parents=True)
+        (directory / "thread_siblings_list").write_text(siblings + "\n")
+    assert count_cores({0, 1, 2, 3}, tmp_path) == 2
+    assert count_cores({0, 2}, tmp_path) == 1
+    assert count_cores({0, 7}, tmp_path) == 2
