@@ -92,7 +92,7 @@ class RequestOutput:
         return all(output.finish_reason is not None for output in self.outputs)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class OutputDelta:
     """What one step added to one choice.
 

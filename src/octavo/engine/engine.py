@@ -238,17 +238,16 @@ class Engine:
     # ---- making things
 
     def _make_sampling(self, prompt: PromptInput, params: SamplingParams) -> SamplingRequest:
-        sampling = SamplingRequest(
+        allowed = params.allowed_token_ids
+        return SamplingRequest(
             params=params,
             seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
             choice_index=0,
             num_prompt_tokens=len(prompt.token_ids),
             end_token_ids=frozenset() if params.ignore_eos else self._checker.end_token_ids,
             bad_words=self._checker.bad_words(params),
+            token_bitmask=None if allowed is None else bitmask_of(allowed, self._checker.vocab_size),
         )
-        if params.allowed_token_ids is not None:
-            sampling.token_bitmask = bitmask_of(params.allowed_token_ids, self._checker.vocab_size)
-        return sampling
 
     def _make_sequence(self, request: Request, max_tokens: int, *, num_choices: int) -> Sequence:
         self._num_sequences += 1

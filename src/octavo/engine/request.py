@@ -60,21 +60,19 @@ class Choice:
 
     def append(self, token: SampledToken) -> OutputDelta:
         """Takes the sequence's next token and returns what it adds to the answer."""
-        if token.token_id == NO_TOKEN:
+        token_id = token.token_id
+        if token_id == NO_TOKEN:
             return self._delta([], "", None, "stop", NO_TOKEN_REASON)
-        self.sequence.token_ids.append(token.token_id)
-        self.output.token_ids.append(token.token_id)
-        logprobs = None
-        if token.logprobs is not None and self.output.logprobs is not None:
-            logprobs = [describe_logprobs(token.logprobs, self._tokenizer)]
-            self.output.logprobs += logprobs
-        finish_reason, stop_reason = self._reason_to_end(token.token_id)
-        text, matched = self._text_of(token.token_id, ends_by_token=finish_reason == "stop")
+        self.sequence.token_ids.append(token_id)
+        self.output.token_ids.append(token_id)
+        logprobs = self._describe(token.logprobs) if token.logprobs is not None else None
+        finish_reason, stop_reason = self._reason_to_end(token_id)
+        text, matched = self._text_of(token_id, ends_by_token=finish_reason == "stop")
         if matched is not None:
             finish_reason, stop_reason = "stop", matched
         elif finish_reason is not None:
             text += self._flush()
-        return self._delta([token.token_id], text, logprobs, finish_reason, stop_reason)
+        return self._delta([token_id], text, logprobs, finish_reason, stop_reason)
 
     def abort(self) -> OutputDelta:
         """Ends the choice from outside; text that was held back is released."""
@@ -89,19 +87,26 @@ class Choice:
         stop_reason: str | int | None,
     ) -> OutputDelta:
         output = self.output
-        output.text += text
-        output.finish_reason, output.stop_reason = finish_reason, stop_reason
+        if text:
+            output.text += text
+        if finish_reason is not None:
+            output.finish_reason, output.stop_reason = finish_reason, stop_reason
         return OutputDelta(self.request.request_id, output.index, text, token_ids, logprobs, finish_reason, stop_reason)
+
+    def _describe(self, logprobs: TokenLogprobs) -> list[dict[int, Logprob]]:
+        described = [describe_logprobs(logprobs, self._tokenizer)]
+        assert self.output.logprobs is not None, "logprobs arrived that nobody asked for"
+        self.output.logprobs += described
+        return described
 
     def _reason_to_end(self, token_id: int) -> tuple[str | None, int | None]:
         params = self.request.params
-        num_output = len(self.output.token_ids)
-        if num_output >= params.min_tokens:
+        if len(self.output.token_ids) >= params.min_tokens:
             if token_id in self.sampling.end_token_ids:
                 return "stop", None
             if token_id in params.stop_token_ids:
                 return "stop", token_id
-        if self.sequence.num_tokens >= self.sequence.max_tokens:
+        if len(self.sequence.token_ids) >= self.sequence.max_tokens:
             return "length", None
         return None, None
 

@@ -9,17 +9,15 @@ Invariants:
 """
 
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from octavo.kernels.operations import Operations
 from octavo.runner.sampling_request import SamplingRequest
 
-PARAMETERS_PER_DRAW = 4  # temperature, top_k, top_p, min_p
-KEYS_PER_DRAW = 3  # seed, choice index, position
 
-
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class SampledRow:
     """One row of logits to draw from.
 
@@ -33,7 +31,7 @@ class SampledRow:
     num_draws: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class TokenLogprobs:
     """The chosen token and the most likely ones.
 
@@ -48,7 +46,7 @@ class TokenLogprobs:
     chosen_rank: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class SampledToken:
     """One drawn token."""
 
@@ -65,20 +63,18 @@ class Sampler:
     def sample(self, logits: np.ndarray, sampled: list[SampledRow]) -> list[list[SampledToken]]:
         """Draws for each row of ``logits`` (float32 ``[len(sampled), vocab]``, overwritten) its number of tokens."""
         raw = logits
-        changed = [not row.request.is_plain or row.request.token_bitmask is not None for row in sampled]
-        if any(is_changed and row.request.params.logprobs is not None for is_changed, row in zip(changed, sampled, strict=True)):
-            raw = logits.copy()
-        if any(changed):
+        changed = [row for row in sampled if row.request.changes_logits]
+        if changed:
+            if any(row.request.params.logprobs is not None for row in changed):
+                raw = logits.copy()
             self._adjust(logits, sampled)
             self._mask(logits, sampled)
-        rows = np.repeat(np.arange(len(sampled), dtype=np.int32), [row.num_draws for row in sampled])
+        num_draws = [row.num_draws for row in sampled]
+        rows = np.repeat(np.arange(len(sampled), dtype=np.int32), num_draws)
         token_ids = self._draw(logits, sampled, rows)
         reported = self._report(raw, sampled, rows, token_ids)
-        tokens = [SampledToken(token, logprobs) for token, logprobs in zip(token_ids.tolist(), reported, strict=True)]
-        if len(tokens) == len(sampled):
-            return [[token] for token in tokens]
-        drawn = iter(tokens)
-        return [[next(drawn) for _ in range(row.num_draws)] for row in sampled]
+        drawn = iter([SampledToken(token, logprobs) for token, logprobs in zip(token_ids.tolist(), reported, strict=True)])
+        return [list(islice(drawn, num)) for num in num_draws]
 
     def logprobs(self, logits: np.ndarray, rows: np.ndarray, chosen: np.ndarray, num_top: int) -> list[TokenLogprobs]:
         """Returns what the raw distributions ``logits[rows]`` say of ``chosen`` and of their ``num_top`` most likely tokens."""
@@ -115,12 +111,15 @@ class Sampler:
             self._operations.mask_logits(logits, np.array(list(masks), np.int32), np.stack(list(masks.values())))
 
     def _draw(self, logits: np.ndarray, sampled: list[SampledRow], rows: np.ndarray) -> np.ndarray:
-        parameters = np.empty((len(rows), PARAMETERS_PER_DRAW), np.float32)
-        keys = np.empty((len(rows), KEYS_PER_DRAW), np.uint64)
-        parameters[:] = np.repeat([row.request.sampling_parameters for row in sampled], [row.num_draws for row in sampled], axis=0)
-        keys[:] = [
-            (row.request.seed, row.request.choice_index + draw, len(row.token_ids)) for row in sampled for draw in range(row.num_draws)
-        ]
+        parameters = np.array([row.request.sampling_parameters for row in sampled], np.float32)[rows]
+        keys = np.array(
+            [
+                (row.request.seed, row.request.choice_index + draw, len(row.token_ids))
+                for row in sampled
+                for draw in range(row.num_draws)
+            ],
+            np.uint64,
+        )
         token_ids = np.empty(len(rows), np.int32)
         self._operations.sample(logits, rows, parameters, keys, token_ids)
         return token_ids
@@ -129,12 +128,14 @@ class Sampler:
         self, raw: np.ndarray, sampled: list[SampledRow], rows: np.ndarray, token_ids: np.ndarray
     ) -> list[TokenLogprobs | None]:
         reported: list[TokenLogprobs | None] = [None] * len(rows)
-        wanted = [(draw, sampled[row].request.params.logprobs) for draw, row in enumerate(rows.tolist())]
-        draws = [draw for draw, num_top in wanted if num_top is not None]
-        if not draws:
+        if all(row.request.params.logprobs is None for row in sampled):
             return reported
-        num_top = max(num_top for _, num_top in wanted if num_top is not None)
-        for draw, logprobs in zip(draws, self.logprobs(raw, rows[draws], token_ids[draws], num_top), strict=True):
-            kept = 1 + (wanted[draw][1] or 0)
+        wanted = {
+            draw: num_top for draw, row in enumerate(rows.tolist()) if (num_top := sampled[row].request.params.logprobs) is not None
+        }
+        draws = list(wanted)
+        described = self.logprobs(raw, rows[draws], token_ids[draws], max(wanted.values()))
+        for draw, logprobs in zip(draws, described, strict=True):
+            kept = 1 + wanted[draw]
             reported[draw] = TokenLogprobs(logprobs.token_ids[:kept], logprobs.logprobs[:kept], logprobs.chosen_rank)
         return reported

@@ -26,7 +26,8 @@ class SamplingRequest:
         num_prompt_tokens: tokens of ``token_ids`` that are prompt.
         end_token_ids: the model's end tokens, or none when the request ignores them.
         bad_words: token runs that must not appear in the answer.
-        is_plain: the logits are sampled as they are, now and later.
+        is_plain: no penalty, bias or ban, now or later.
+        changes_logits: the logits are not sampled as they are.
         sampling_parameters: what the draw is given: temperature, top_k, top_p, min_p.
         token_bitmask: int32 ``[ceil(vocab / 32)]`` of the tokens that may be chosen; None: all.
     """
@@ -45,6 +46,7 @@ class SamplingRequest:
     def __post_init__(self) -> None:
         params = self.params
         self.is_plain = not (params.has_penalties or params.logit_bias or self.bad_words or params.min_tokens)
+        self.changes_logits = not self.is_plain or self.token_bitmask is not None
         temperature = 0.0 if params.is_greedy else params.temperature
         self.sampling_parameters = (temperature, float(max(params.top_k, 0)), params.top_p, params.min_p)
 

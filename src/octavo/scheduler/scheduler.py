@@ -121,13 +121,12 @@ class Scheduler:
         self._batch = ScheduledBatch()
         self._budget = self.limits.max_num_batched_tokens
         self._was_denied = False
-        order = self._service_order()
-        num_decodes_left = sum(sequence.num_tokens - sequence.num_computed_tokens == 1 for sequence in order)
-        for sequence in order:
+        order, num_decodes_left = self._service_order()
+        for sequence, wanted in order:
             if sequence.status is not SequenceStatus.RUNNING:
-                continue
-            wanted = sequence.num_tokens - sequence.num_computed_tokens
-            num_decodes_left -= wanted == 1
+                continue  # preempted by one before it
+            if wanted == 1:
+                num_decodes_left -= 1
             self._schedule_running(sequence, min(wanted, self._budget - num_decodes_left))
         if not self._was_denied:
             self._admit()
@@ -143,21 +142,30 @@ class Scheduler:
             end = entry.start + entry.num_tokens
             self.kv.commit(sequence.cache, sequence.token_ids, end)
             peak = sequence.num_peak_computed_tokens
-            sequence.num_recomputed_tokens += max(0, min(peak, end) - entry.start)
-            sequence.num_peak_computed_tokens = max(peak, end)
+            if entry.start < peak:
+                sequence.num_recomputed_tokens += min(peak, end) - entry.start
+            if end > peak:
+                sequence.num_peak_computed_tokens = end
 
-    def _service_order(self) -> list[Sequence]:
-        oldest, *others = self.running or [None]
-        decodes = [s for s in others if len(s.token_ids) - s.num_computed_tokens == 1]
-        prefills = [s for s in others if len(s.token_ids) - s.num_computed_tokens > 1]
-        prefills.sort(key=lambda sequence: sequence.rank)
-        return ([oldest] if oldest else []) + decodes + prefills
+    def _service_order(self) -> tuple[list[tuple[Sequence, int]], int]:
+        """Returns the running sequences with the tokens that each wants, in order of service, and how many want one token."""
+        decodes: list[tuple[Sequence, int]] = []
+        prefills: list[tuple[Sequence, int]] = []
+        for sequence in self.running:
+            wanted = sequence.num_tokens - sequence.num_computed_tokens
+            (decodes if wanted == 1 else prefills).append((sequence, wanted))
+        if not prefills:
+            return decodes, len(decodes)
+        prefills.sort(key=lambda entry: (entry[0] is not self.running[0], entry[0].rank))
+        num_first = int(prefills[0][0] is self.running[0])  # the oldest goes before the decodes
+        return prefills[:num_first] + decodes + prefills[num_first:], len(decodes)
 
     def _schedule_running(self, sequence: Sequence, num_tokens: int) -> None:
         assert sequence.cache is not None, "a running sequence holds a cache"
         if num_tokens <= 0:
             return
-        while not self.kv.allocate(sequence.cache, sequence.num_computed_tokens + num_tokens):
+        start = sequence.cache.num_computed_tokens
+        while not self.kv.allocate(sequence.cache, start + num_tokens):
             victim = self._choose_victim(sequence)
             if victim is None:
                 self._was_denied = True
@@ -165,10 +173,9 @@ class Scheduler:
             self._preempt(victim)
             if victim is sequence:
                 return
-        self._hand_out(sequence, num_tokens)
+        self._hand_out(sequence, start, num_tokens)
 
-    def _hand_out(self, sequence: Sequence, num_tokens: int) -> None:
-        start = sequence.num_computed_tokens
+    def _hand_out(self, sequence: Sequence, start: int, num_tokens: int) -> None:
         is_last_chunk = start + num_tokens == sequence.num_tokens
         self._batch.entries.append(ScheduledSequence(sequence, start, num_tokens, is_last_chunk))
         self._batch.num_tokens += num_tokens
@@ -215,8 +222,11 @@ class Scheduler:
         for sequence in list(islice(self.waiting, self.limits.max_num_seqs)):
             if self._budget <= 0 or sequence.num_choices > seats:
                 return
+            if sequence.awaited is not None and sequence.awaited.is_awaited:
+                continue
             match = self.kv.match(sequence.token_ids, sequence.namespace) if sequence.reads_cached_prefix else None
-            if match is not None and match.num_pending_tokens > 0:
+            sequence.awaited = match if match is not None and match.is_awaited else None
+            if sequence.awaited is not None:
                 continue
             if not self._has_room(sequence, match):
                 return
@@ -242,20 +252,21 @@ class Scheduler:
             return 0
         assert sequence.cache is not None, "a running sequence holds a cache"
         needed = self.kv.blocks_needed(sequence.num_tokens + 1, self.limits.max_num_batched_tokens)
-        return max(0, needed - len(sequence.cache.held_blocks()))
+        return max(0, needed - sequence.cache.num_blocks)
 
     def _open(self, sequence: Sequence, match: PrefixMatch | None) -> bool:
         cache = self.kv.open(sequence.token_ids, sequence.namespace, match)
-        num_tokens = min(sequence.num_tokens - cache.num_computed_tokens, self._budget)
-        if not self.kv.allocate(cache, cache.num_computed_tokens + num_tokens):
+        start = cache.num_computed_tokens
+        num_tokens = min(sequence.num_tokens - start, self._budget)
+        if not self.kv.allocate(cache, start + num_tokens):
             self.kv.free(cache, sequence.token_ids)
             return False
         self.waiting.remove(sequence)
         sequence.cache = cache
         if sequence.num_hit_tokens is None:
-            sequence.num_hit_tokens = cache.num_computed_tokens
+            sequence.num_hit_tokens = start
         self._start(sequence)
-        self._hand_out(sequence, num_tokens)
+        self._hand_out(sequence, start, num_tokens)
         return True
 
     def _start(self, sequence: Sequence) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from octavo.memory.kv_manager import SequenceCache
+from octavo.memory.prefix_match import PrefixMatch
+from octavo.memory.sequence_cache import SequenceCache
 
 
 class SequenceStatus(Enum):
@@ -35,6 +36,8 @@ class Sequence:
         reads_cached_prefix: False when every prompt token must be computed (its logits are wanted).
         arrival: the scheduler's running number; ties of priority go by it.
         row: the sequence's row in the runner's arrays while it runs.
+        num_hit_tokens: tokens found in the prefix cache when it was first admitted; None before.
+        awaited: the match whose missing part a running sequence is computing; None when there is nothing to wait for.
         num_peak_computed_tokens: most tokens that were ever computed; what lies below it is recomputation.
     """
 
@@ -53,6 +56,7 @@ class Sequence:
     num_peak_computed_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_hit_tokens: int | None = None
+    awaited: PrefixMatch | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)
