@@ -8,13 +8,13 @@ Invariants:
 2. A tensor's bytes are dropped as soon as it is packed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from octavo.errors import CheckpointError
-from octavo.kernels.host_tensor import HostTensor
+from octavo.kernels.host_tensor import QUANTISED_ENCODINGS, HostTensor
 from octavo.kernels.operations import Operations, PackedWeight
 from octavo.models.spec import ModelSpec
 from octavo.models.tensor_names import Part, TensorEntry, expected_tensors, head_name, hf_prefix, is_ignorable
@@ -66,6 +66,9 @@ class DecoderWeights:
 def load_weights(spec: ModelSpec, source: TensorSource, ops: Operations, weight_format: str) -> DecoderWeights:
     """Checks ``source`` against ``spec``, then reads and packs it tensor by tensor.
 
+    Args:
+        weight_format: as `Operations.pack_weight` takes it, or "auto": what the file holds.
+
     Raises:
         CheckpointError: a tensor is missing, has another shape, or belongs to nothing in the spec.
     """
@@ -92,6 +95,19 @@ def check_tensors(spec: ModelSpec, source: TensorSource, entries: Mapping[Part, 
         raise CheckpointError(
             f"the checkpoint has {len(unknown)} tensors that the model's description does not, first {unknown[0]!r}"
         )
+
+
+def resolve_format(weight_format: str, tensors: Sequence[HostTensor]) -> str:
+    """Returns the format to pack ``tensors`` in: the one asked for, or what "auto" means for them.
+
+    Quantised tensors keep their bits under "int8" and "int4" alike; dense ones stacked with them are rounded to it.
+    """
+    if weight_format != "auto":
+        return weight_format
+    encodings = {tensor.encoding for tensor in tensors}
+    if encodings & set(QUANTISED_ENCODINGS):
+        return "int8"
+    return "fp32" if "f32" in encodings else "bf16"
 
 
 class Loader:
@@ -140,7 +156,10 @@ class Loader:
         return tensor
 
     def packed(self, layer: int | None, *parts: str) -> PackedWeight:
-        return self.ops.pack_weight([self.read(layer, part) for part in parts], self.weight_format)
+        return self.pack([self.read(layer, part) for part in parts])
+
+    def pack(self, tensors: Sequence[HostTensor]) -> PackedWeight:
+        return self.ops.pack_weight(tensors, resolve_format(self.weight_format, tensors))
 
     def vector(self, layer: int | None, *parts: str) -> np.ndarray | None:
         if (layer, parts[0]) not in self.entries:
@@ -154,7 +173,7 @@ class Loader:
     def embedding_and_head(self) -> tuple[PackedWeight, PackedWeight]:
         """Packs both; a tied model that ships a head of its own which differs from its table uses that head."""
         table = self.source.read(self.entries[None, "embedding"].name)
-        embedding = self.ops.pack_weight([table], self.weight_format)
+        embedding = self.pack([table])
         if not self.spec.tied_head:
             return embedding, self.packed(None, "head")
         name = self.shipped_head()
@@ -163,7 +182,7 @@ class Loader:
         head = self.source.read(name)
         if head.shape == table.shape and np.array_equal(head.data, table.data):
             return embedding, embedding
-        return embedding, self.ops.pack_weight([head], self.weight_format)
+        return embedding, self.pack([head])
 
     def shipped_head(self) -> str | None:
         names = self.source.names()
