@@ -9,13 +9,16 @@ SOURCES := pyproject.toml CMakeLists.txt requirements/lock.txt \
 	$(shell find src csrc -type f ! -name '*.pyc' ! -name '*.so')
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo serve test lint format bench clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.package ## answer 32 conversations at once in a small KV budget and show what paging saved
 	@$(BIN)/octavo demo
+
+serve: $(VENV)/.package ## serve the default model on http://127.0.0.1:8000
+	@$(BIN)/octavo serve
 
 test: $(VENV)/.test ## run every test against the installed package
 	@$(BIN)/python -m pytest

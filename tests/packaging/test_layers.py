@@ -14,7 +14,8 @@ LAYERS = {
     **dict.fromkeys(("scheduler", "models"), 2),
     **dict.fromkeys(("planner", "simulator", "runner"), 3),
     "engine": 4,
-    **dict.fromkeys(("llm", "server", "cli"), 5),
+    **dict.fromkeys(("llm", "server"), 5),
+    "cli": 6,
 }
 TENSOR_FREE = ("memory", "scheduler")
 TENSOR_LIBRARIES = {"numpy", "torch", "triton"}
