@@ -13,6 +13,7 @@ from pathlib import Path
 from octavo.cli.options import field_descriptions
 from octavo.config import EngineConfig
 from octavo.sampling_params import SamplingParams
+from octavo.server.config import ServerConfig
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -20,6 +21,10 @@ SETTINGS_INTRO = """# Settings
 
 The fields of `EngineConfig`: keyword arguments of `octavo.LLM`, and options of every command that loads a model
 (`kv_memory` is `--kv-memory` there).
+"""
+SERVER_INTRO = """# Server settings
+
+The options of `octavo serve`, beside the engine's [settings](settings.md) (`max_requests` is `--max-requests`).
 """
 SAMPLING_INTRO = """# Sampling parameters
 
@@ -48,13 +53,13 @@ def table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
 
-def settings_page() -> str:
-    """Returns the page about `EngineConfig`."""
+def settings_page(intro: str, settings: type) -> str:
+    """Returns the page about a settings class."""
     rows = []
-    for field in dataclasses.fields(EngineConfig):
+    for field in dataclasses.fields(settings):
         allowed = ", ".join(f"`{choice}`" for choice in field.metadata["choices"]) or type_name(field.type)
         rows.append((f"`{field.name}`", allowed, default_text(field), field.metadata["unit"], field.metadata["help"]))
-    return SETTINGS_INTRO + "\n" + table(("setting", "allowed", "default", "unit", "meaning"), rows)
+    return intro + "\n" + table(("setting", "allowed", "default", "unit", "meaning"), rows)
 
 
 def sampling_page() -> str:
@@ -73,7 +78,11 @@ def current_text(name: str) -> str | None:
 
 def main() -> int:
     """Writes the pages, or with ``--check`` compares them with what would be written."""
-    pages = {"settings.md": settings_page(), "sampling.md": sampling_page()}
+    pages = {
+        "settings.md": settings_page(SETTINGS_INTRO, EngineConfig),
+        "sampling.md": sampling_page(),
+        "server.md": settings_page(SERVER_INTRO, ServerConfig),
+    }
     stale = [name for name, text in pages.items() if current_text(name) != text]
     if "--check" in sys.argv[1:]:
         for name in stale:
