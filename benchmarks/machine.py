@@ -1,61 +1,29 @@
 """What this machine can do right now: how fast it reads memory and multiplies.
 
-Usage: python benchmarks/machine.py
+Usage: python benchmarks/machine.py [--num-threads N]
 
-The probes are numpy's own loops, one thread per processor: a matrix product for arithmetic, a maximum for reading. They are a
-yardstick for ratios within one run, not the machine's last percent.
+The probes are small loops in the extension, in the best instruction set that runs here: they read a buffer far larger than the
+caches, and multiply in registers. They are the limits that the other benchmarks' figures are shares of.
 """
 
+import argparse
 import json
-import os
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
-import numpy as np
-
-BYTES_PER_THREAD = 256 * 2**20  # far above any cache
-MATRIX_SIZE = 2048
-REPEATS = 5
+from octavo.kernels.cpu import instruction_sets, probe_machine
+from octavo.kernels.cpu_count import default_num_threads
 
 
-@dataclass(frozen=True)
-class MachineProbe:
-    """Rates of this moment, the best of a few tries.
-
-    Attributes:
-        read_gb_per_s: reading memory, all threads together.
-        fp32_gflop_per_s: a float32 matrix product, all threads together.
-    """
-
-    read_gb_per_s: float
-    fp32_gflop_per_s: float
-
-
-def best_seconds(work: Callable[[], object]) -> float:
-    """Returns the least time that ``work`` took."""
-    best = float("inf")
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - started)
-    return best
-
-
-def probe_machine() -> MachineProbe:
-    """Measures for about a second."""
-    num_threads = len(os.sched_getaffinity(0))
-    parts = [np.ones(BYTES_PER_THREAD // 4, np.float32) for _ in range(num_threads)]
-    with ThreadPoolExecutor(num_threads) as pool:
-        read_s = best_seconds(lambda: list(pool.map(np.max, parts)))
-    matrix = np.ones((MATRIX_SIZE, MATRIX_SIZE), np.float32)
-    product_s = best_seconds(lambda: matrix @ matrix)
-    return MachineProbe(
-        read_gb_per_s=num_threads * BYTES_PER_THREAD / read_s / 1e9,
-        fp32_gflop_per_s=2 * MATRIX_SIZE**3 / product_s / 1e9,
-    )
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num-threads", type=int, default=default_num_threads())
+    num_threads = parser.parse_args().num_threads
+    rates = asdict(probe_machine(num_threads))
+    print(f"{num_threads} threads, {instruction_sets()[0]}")
+    for name, rate in rates.items():
+        print(f"  {name:<18} {rate:8.1f}" if rate else f"  {name:<18}     none")
+    print(json.dumps({"num_threads": num_threads, "instruction_set": instruction_sets()[0], **rates}))
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(probe_machine())))
+    main()

@@ -17,9 +17,10 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from machine import MachineProbe, probe_machine
 from octavo import LLM, SamplingParams, __version__
 from octavo.config import DEFAULT_MODEL
+from octavo.kernels.cpu import MachineRates, probe_machine
+from octavo.kernels.cpu_count import default_num_threads
 from workloads import Workload, many_requests, one_request
 
 KV_MEMORY = "1GiB"
@@ -100,7 +101,7 @@ def start_to_first_token_s(model: str) -> float:
     return time.perf_counter() - started
 
 
-def print_table(timings: list[Timing], probes: dict[str, MachineProbe], weights_bytes: int) -> None:
+def print_table(timings: list[Timing], probes: dict[str, MachineRates], weights_bytes: int) -> None:
     """Prints the figures for people."""
     print(f"{'':6}{'output':>12}{'prompt':>12}{'first':>10}{'books':>10}{'weights read':>22}")
     print(f"{'':6}{'tokens/s':>12}{'tokens/s':>12}{'token ms':>10}{'ms/step':>10}{'share of bandwidth':>22}")
@@ -110,7 +111,7 @@ def print_table(timings: list[Timing], probes: dict[str, MachineProbe], weights_
         print(f"{timing.workload:6}{cells}{timing.accounting_ms_per_step:10.3f}" + (f"{share:22.0%}" if share else f"{'–':>22}"))
 
 
-def read_share(timing: Timing, probe: MachineProbe, weights_bytes: int) -> float | None:
+def read_share(timing: Timing, probe: MachineRates, weights_bytes: int) -> float | None:
     """Returns how much of the read bandwidth reading the weights once a token takes; only W1 is bound by that."""
     if timing.workload != "W1":
         return None
@@ -150,7 +151,7 @@ def main() -> None:
     check(llm, workloads[1])
     timings, probes = [], {}
     for workload in workloads:
-        probes[workload.name] = probe_machine()
+        probes[workload.name] = probe_machine(arguments.num_threads or default_num_threads())
         timings.append(measure(llm, workload, repeats=arguments.repeats))
     stats = llm.stats()
     print_table(timings, probes, stats.weights_bytes)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cpu_features.h"
+#include "machine_probes.h"
 #include "program.h"
 
 namespace nb = nanobind;
@@ -422,6 +423,17 @@ NB_MODULE(_cpu, m) {
         nb::gil_scoped_release release;
         self.run(num_tokens, num_seqs);
       });
+
+  nb::class_<MachineRates>(m, "MachineRates")
+      .def_ro("read_bytes", &MachineRates::read_bytes)
+      .def_ro("fp32_operations", &MachineRates::fp32_operations)
+      .def_ro("bf16_operations", &MachineRates::bf16_operations)
+      .def_ro("int8_operations", &MachineRates::int8_operations);
+  m.def("probe_machine", [](const std::string& instruction_set, int num_threads, int64_t num_bytes) {
+    require(num_threads >= 1, "num_threads: expected at least 1, got " + std::to_string(num_threads));
+    nb::gil_scoped_release release;
+    return probe_machine(find_instruction_set(instruction_set), num_threads, num_bytes);
+  });
 
   m.def("embed", &embed);
   m.def("rms_norm", &rms_norm, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),

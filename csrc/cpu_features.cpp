@@ -12,6 +12,7 @@ namespace octavo {
 #define OCTAVO_DECLARE_TABLE(isa)        \
   namespace isa {                        \
   extern const KernelTable kKernelTable; \
+  extern const ProbeTable kProbeTable;   \
   }
 #ifdef OCTAVO_HAVE_AVX2
 OCTAVO_DECLARE_TABLE(avx2)
@@ -53,16 +54,16 @@ bool has_neon_bf16() {
 std::vector<InstructionSet> runnable_instruction_sets() {
   std::vector<InstructionSet> sets;
 #ifdef OCTAVO_HAVE_AVX2
-  if (has_avx512_bf16()) sets.push_back({"avx512_bf16", &avx512_bf16::kKernelTable});
-  if (has_x86_64_v4()) sets.push_back({"avx512", &avx512::kKernelTable});
-  if (has_x86_64_v3()) sets.push_back({"avx2", &avx2::kKernelTable});
+  if (has_avx512_bf16()) sets.push_back({"avx512_bf16", &avx512_bf16::kKernelTable, &avx512_bf16::kProbeTable});
+  if (has_x86_64_v4()) sets.push_back({"avx512", &avx512::kKernelTable, &avx512::kProbeTable});
+  if (has_x86_64_v3()) sets.push_back({"avx2", &avx2::kKernelTable, &avx2::kProbeTable});
 #endif
 #ifdef OCTAVO_HAVE_EMULATED512
-  if (has_x86_64_v3()) sets.push_back({"emulated512", &emulated512::kKernelTable});
+  if (has_x86_64_v3()) sets.push_back({"emulated512", &emulated512::kKernelTable, &emulated512::kProbeTable});
 #endif
 #ifdef OCTAVO_HAVE_NEON
-  if (has_neon_bf16()) sets.push_back({"neon_bf16", &neon_bf16::kKernelTable});
-  sets.push_back({"neon", &neon::kKernelTable});
+  if (has_neon_bf16()) sets.push_back({"neon_bf16", &neon_bf16::kKernelTable, &neon_bf16::kProbeTable});
+  sets.push_back({"neon", &neon::kKernelTable, &neon::kProbeTable});
 #endif
   return sets;
 }

@@ -11,6 +11,7 @@ namespace octavo {
 struct InstructionSet {
   const char* name;
   const KernelTable* kernels;
+  const ProbeTable* probes;
 };
 
 // The compiled sets that this processor can run, best first.

@@ -184,4 +184,11 @@ struct ChosenRanksArgs {
   int32_t* out;
 };
 
+// num_rows is the number of floats to read, or of rounds to multiply.
+struct ProbeArgs {
+  const float* data;
+  float one;       // 1, unknown to the compiler
+  float* results;  // one per worker, so that the work cannot be left out
+};
+
 }  // namespace octavo

@@ -28,4 +28,17 @@ struct KernelTable {
   Kernel<ChosenRanksArgs>* chosen_ranks;
 };
 
+// A probe of multiplication; the kernel is null where the instruction set lacks the number format.
+struct MultiplyProbe {
+  Kernel<ProbeArgs>* kernel;
+  int64_t operations_per_round;  // of one worker; a product and a sum are two
+};
+
+struct ProbeTable {
+  Kernel<ProbeArgs>* read;
+  MultiplyProbe fp32;
+  MultiplyProbe bf16;
+  MultiplyProbe int8;
+};
+
 }  // namespace octavo

@@ -10,6 +10,7 @@ Invariants:
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +25,29 @@ from octavo.kernels.step_arrays import StepArrays
 def instruction_sets() -> list[str]:
     """Returns the names of the instruction sets that this processor and this build can run, best first."""
     return _cpu.instruction_sets()
+
+
+@dataclass(frozen=True)
+class MachineRates:
+    """What the machine can do at best right now, all threads together.
+
+    Attributes:
+        read_gb_per_s: reading memory.
+        fp32_gflop_per_s: products and sums of float32.
+        bf16_gflop_per_s: products of bf16 summed in float32; 0 where the instruction set has none.
+        int8_gop_per_s: products of int8 summed in int32; 0 where the instruction set has none.
+    """
+
+    read_gb_per_s: float
+    fp32_gflop_per_s: float
+    bf16_gflop_per_s: float
+    int8_gop_per_s: float
+
+
+def probe_machine(num_threads: int, *, read_bytes: int = 512 * 2**20) -> MachineRates:
+    """Measures for about a second, in the best instruction set; ``read_bytes`` of fresh memory should exceed every cache."""
+    rates = _cpu.probe_machine(instruction_sets()[0], num_threads, read_bytes)
+    return MachineRates(rates.read_bytes, rates.fp32_operations, rates.bf16_operations, rates.int8_operations)
 
 
 class _RecordableOperations:
