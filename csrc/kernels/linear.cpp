@@ -51,7 +51,8 @@ template <class Panel>
 void multiply_segment(const LinearArgs& args, Range rows, const WeightSegment& segment, Range panels, Worker& worker) {
   const int64_t num_groups = segment.num_groups;
   const int64_t num_rows = rows.end - rows.begin;
-  const int64_t row_bytes = (Panel::row_bytes(num_groups) + 63) / 64 * 64;
+  // An odd number of cache lines, so that rows do not compete for the same sets of a cache.
+  const int64_t row_bytes = (Panel::row_bytes(num_groups) + 63) / 128 * 128 + 64;
   const int64_t sums_bytes = num_rows * kPanelWidth * sizeof(float);
   std::byte* scratch = worker.scratch(sums_bytes + kFloatChunkBytes + num_rows * row_bytes);
   float* sums = reinterpret_cast<float*>(scratch);

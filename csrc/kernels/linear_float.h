@@ -33,10 +33,12 @@ struct FloatTile {
   int64_t x_stride;
   const std::byte* weights;
   int64_t num_pairs;
-  float* sums;  // [num_rows, kPanelWidth]
+  float* sums;            // [num_rows, kPanelWidth]
+  const std::byte* next;  // bf16 weights to look ahead to, or null
 
   template <int kRows>
   void run(int64_t first_row) const {
+    Lookahead<Bf16Weights::kPairBytes> ahead(first_row == 0 ? next : nullptr, weights);
     const float* rows = x + first_row * x_stride;
     float* tile_sums = sums + first_row * kPanelWidth;
     VF sum[kRows][kPanelVectors];
@@ -45,6 +47,7 @@ struct FloatTile {
     }
     const std::byte* pair = weights;
     for (int64_t i = 0; i < num_pairs; ++i, pair += Weights::kPairBytes) {
+      ahead.step();
       add<kRows, 0>(rows + 2 * i, pair, sum);
       add<kRows, 1>(rows + 2 * i + 1, pair, sum);
     }
@@ -81,10 +84,13 @@ constexpr int64_t kFloatChunkBytes = kFloatChunkGroups * kGroupSize * kPanelWidt
 
 template <class Weights>
 void multiply_chunk(const PreparedRows& rows, const std::byte* weights, int64_t first_group, int64_t num_groups,
-                    float* sums) {
+                    float* sums, const std::byte* next) {
   const FloatTile<Weights> tile{reinterpret_cast<const float*>(rows.data) + first_group * kGroupSize,
-                                rows.stride / static_cast<int64_t>(sizeof(float)), weights, num_groups * kGroupSize / 2,
-                                sums};
+                                rows.stride / static_cast<int64_t>(sizeof(float)),
+                                weights,
+                                num_groups * kGroupSize / 2,
+                                sums,
+                                next};
   for_each_row_block<Weights::kTileRows>(rows.count, tile);
 }
 
@@ -92,7 +98,8 @@ struct Fp32Panel : FloatRows {
   static void multiply(const PreparedRows& rows, const std::byte* panel, int64_t num_groups, float* sums, std::byte*) {
     for (int64_t group = 0; group < num_groups; group += kFloatChunkGroups) {
       const int64_t chunk = num_groups - group < kFloatChunkGroups ? num_groups - group : kFloatChunkGroups;
-      multiply_chunk<Fp32Weights>(rows, panel + group * kGroupSize / 2 * Fp32Weights::kPairBytes, group, chunk, sums);
+      multiply_chunk<Fp32Weights>(rows, panel + group * kGroupSize / 2 * Fp32Weights::kPairBytes, group, chunk, sums,
+                                  nullptr);
     }
   }
 };
@@ -100,14 +107,18 @@ struct Fp32Panel : FloatRows {
 struct Bf16Panel : FloatRows {
   // From this many rows on, expanding a chunk to floats once is faster than expanding it for every block of rows.
   static constexpr int64_t kMinRowsToExpand = 9;
+  static constexpr int64_t kGroupBytes = kGroupSize / 2 * Bf16Weights::kPairBytes;
 
   static void multiply(const PreparedRows& rows, const std::byte* panel, int64_t num_groups, float* sums,
                        std::byte* chunk_floats) {
-    if (rows.count < kMinRowsToExpand) return multiply_chunk<Bf16Weights>(rows, panel, 0, num_groups, sums);
+    if (rows.count < kMinRowsToExpand) {
+      const std::byte* next = rows.count > kBf16TileRows ? panel + num_groups * kGroupBytes : nullptr;
+      return multiply_chunk<Bf16Weights>(rows, panel, 0, num_groups, sums, next);
+    }
     for (int64_t group = 0; group < num_groups; group += kFloatChunkGroups) {
       const int64_t chunk = num_groups - group < kFloatChunkGroups ? num_groups - group : kFloatChunkGroups;
-      expand(panel + group * kGroupSize / 2 * Bf16Weights::kPairBytes, chunk * kGroupSize / 2, chunk_floats);
-      multiply_chunk<Fp32Weights>(rows, chunk_floats, group, chunk, sums);
+      expand(panel + group * kGroupBytes, chunk * kGroupSize / 2, chunk_floats);
+      multiply_chunk<Fp32Weights>(rows, chunk_floats, group, chunk, sums, panel + (group + chunk) * kGroupBytes);
     }
   }
 
@@ -145,7 +156,7 @@ struct Bf16DotTile {
       VI weight[kPanelVectors];
       for (int v = 0; v < kPanelVectors; ++v) weight[v] = load_bytes(pair + v * VF::kLanes * sizeof(uint32_t));
       for (int r = 0; r < kRows; ++r) {
-        const VI input = broadcast_int(reinterpret_cast<const int32_t*>(rows + r * x_stride)[i]);
+        const VI input = broadcast_int(load_word(rows + r * x_stride + i * sizeof(int32_t)));
         for (int v = 0; v < kPanelVectors; ++v) sum[r][v] = dot_bf16(sum[r][v], weight[v], input);
       }
     }

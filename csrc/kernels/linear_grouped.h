@@ -84,14 +84,17 @@ struct GroupedTile {
   int64_t x_stride;  // bytes
   const std::byte* panel;
   int64_t num_groups;
-  float* sums;  // [num_rows, kPanelWidth]
+  float* sums;            // [num_rows, kPanelWidth]
+  const std::byte* next;  // weights to look ahead to, or null
 
   template <int kRows>
   void run(int64_t first_row) const {
+    Lookahead<kLayout.group_bytes()> ahead(first_row == 0 ? next : nullptr, panel);
     const std::byte* inputs = x + first_row * x_stride;
     const std::byte* group = panel;
     float* tile_sums = sums + first_row * kPanelWidth;
     for (int64_t g = 0; g < num_groups; ++g, group += kLayout.group_bytes(), inputs += sizeof(Activations)) {
+      ahead.step();
       for (int vector = 0; vector < kPanelVectors; vector += kVectors) {
         for (int part = 0; part < kScales; ++part)
           add_part<kRows>(inputs, group, part, vector, tile_sums + vector * VF::kLanes);
@@ -127,7 +130,7 @@ struct GroupedTile {
     VI weights[kVectors];
     for (int v = 0; v < kVectors; ++v) weights[v] = Dot::template weights<kStep>(loaded[v]);
     for (int r = 0; r < kRows; ++r) {
-      const VI input = broadcast_int(reinterpret_cast<const int32_t*>(inputs + r * x_stride)[step]);
+      const VI input = broadcast_int(load_word(inputs + r * x_stride + step * sizeof(int32_t)));
       for (int v = 0; v < kVectors; ++v) dots[r][v] = Dot::add(dots[r][v], weights[v], input);
     }
   }
@@ -175,8 +178,10 @@ struct GroupedPanel {
   static void multiply(const PreparedRows& rows, const std::byte* panel, int64_t num_groups, float* sums, std::byte*) {
     for (int64_t group = 0; group < num_groups; group += kChunkGroups) {
       const int64_t chunk = num_groups - group < kChunkGroups ? num_groups - group : kChunkGroups;
-      const Tile tile{rows.data + group * static_cast<int64_t>(sizeof(Activations)), rows.stride,
-                      panel + group * Tile::kLayout.group_bytes(), chunk, sums};
+      const std::byte* weights = panel + group * Tile::kLayout.group_bytes();
+      const std::byte* next = rows.count > kGroupedTileRows ? weights + chunk * Tile::kLayout.group_bytes() : nullptr;
+      const Tile tile{
+          rows.data + group * static_cast<int64_t>(sizeof(Activations)), rows.stride, weights, chunk, sums, next};
       for_each_row_block<kGroupedTileRows>(rows.count, tile);
     }
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "packed_weight.h"
 #include "simd/dot.h"
@@ -18,6 +19,33 @@ struct PreparedRows {
   int64_t count;
 
   std::byte* row(int64_t index) const { return data + index * stride; }
+};
+
+// Reads a word of prepared inputs.
+static inline int32_t load_word(const std::byte* p) {
+  int32_t word;
+  memcpy(&word, p, sizeof(word));
+  return word;
+}
+
+// Asks for the weights that follow while others are multiplied: the first of several blocks of rows does, so that they
+// lie in the second-level cache when their turn comes. A single block reads each weight once, and the processor's own
+// prefetch does it better.
+template <int64_t kBytes>  // per step
+class Lookahead {
+ public:
+  // Without a next, asks again and again for `here`, which costs nothing.
+  Lookahead(const std::byte* next, const std::byte* here)
+      : address_(next != nullptr ? next : here), step_(next != nullptr ? kBytes : 0) {}
+
+  void step() {
+    for (int64_t byte = 0; byte < kBytes; byte += 64) __builtin_prefetch(address_ + byte, 0, 2);
+    address_ += step_;
+  }
+
+ private:
+  const std::byte* address_;
+  int64_t step_;
 };
 
 // Calls function.template operator()<kRows>(first_row) for the block of `num_rows` rows at first_row.
