@@ -8,6 +8,7 @@ import pytest
 
 from octavo.config import EngineConfig
 from octavo.sampling_params import SamplingParams
+from octavo.server.config import ServerConfig
 
 SOURCE = Path(__file__).parents[2] / "src" / "octavo"
 
@@ -20,7 +21,10 @@ def attributes_read(*, outside: str) -> set[str]:
     return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
 
-@pytest.mark.parametrize(("settings", "module"), [(EngineConfig, "config.py"), (SamplingParams, "sampling_params.py")])
+@pytest.mark.parametrize(
+    ("settings", "module"),
+    [(EngineConfig, "config.py"), (SamplingParams, "sampling_params.py"), (ServerConfig, "config.py")],
+)
 def test_every_field_has_a_reader(settings: type, module: str) -> None:
     fields = {field.name for field in dataclasses.fields(settings)}
     assert not fields - attributes_read(outside=module)
