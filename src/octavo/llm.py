@@ -75,9 +75,7 @@ class LLM:
             template_arguments: further variables for the chat template.
         """
         listed = [conversations] if conversations and isinstance(conversations[0], Mapping) else list(conversations)
-        rendered = [
-            {"prompt": self.render_chat(messages, template_arguments=template_arguments), "is_rendered": True} for messages in listed
-        ]
+        rendered = [self._render(messages, template_arguments) for messages in listed]
         return self._run(rendered, sampling_params, on_progress)
 
     def render_chat(self, messages: Sequence[Message], *, template_arguments: Mapping[str, Any] | None = None) -> str:
@@ -96,10 +94,7 @@ class LLM:
 
         Abandoning the iterator aborts the request.
         """
-        if _is_conversation(prompt):
-            fields = {"prompt": self.render_chat(prompt), "is_rendered": True}
-        else:
-            fields = _read_prompt(prompt)
+        fields = self._render(prompt) if _is_conversation(prompt) else _read_prompt(prompt)
         params = sampling_params or self.engine.default_params
         if params.n != 1:
             raise RequestError(f"n={params.n} choices cannot be streamed as one text", field="n")
@@ -147,8 +142,12 @@ class LLM:
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             return [sampling_params or self.engine.default_params] * num_prompts
         if len(sampling_params) != num_prompts:
-            raise RequestError(f"there are {len(sampling_params)} sampling_params for {num_prompts} prompts", field="sampling_params")
+            message = f"there are {len(sampling_params)} sampling_params for {num_prompts} prompts"
+            raise RequestError(message, field="sampling_params")
         return sampling_params
+
+    def _render(self, messages: Sequence[Message], template_arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return {"prompt": self.render_chat(messages, template_arguments=template_arguments), "is_rendered": True}
 
     def _add(self, prompt: dict[str, Any], params: SamplingParams) -> str:
         return self.engine.add_request(params=params, **prompt)
@@ -171,6 +170,7 @@ def _read_prompt(prompt: PromptLike) -> dict[str, Any]:
     unknown = set(fields) - {"cache_salt", "priority"}
     if len(texts) != 1 or unknown:
         raise RequestError(
-            f"a prompt has the fields {sorted(prompt)}; it takes prompt or prompt_token_ids, and cache_salt, priority", field="prompt"
+            f"a prompt has the fields {sorted(prompt)}; it takes prompt or prompt_token_ids, and cache_salt, priority",
+            field="prompt",
         )
     return {"prompt": texts[0], **fields}

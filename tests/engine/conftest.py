@@ -1,4 +1,5 @@
 import pytest
+
 from engine.tiny_engine import TinyModels
 
 

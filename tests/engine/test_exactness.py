@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from engine.tiny_engine import answer, bits, full_attention, run
 
+from engine.tiny_engine import answer, bits, full_attention, run
 from octavo.kernels.reference import ReferenceOperations
 from octavo.sampling_params import SamplingParams
 

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from engine.tiny_engine import SPEC, WINDOW, answer, full_attention, run
 
+from engine.tiny_engine import SPEC, WINDOW, answer, full_attention, run
 from octavo.errors import CapacityError, RequestError
 from octavo.memory.layer_groups import group_layers
 from octavo.sampling_params import SamplingParams

@@ -1,7 +1,5 @@
 """Texts on which tokenizers tend to disagree: scripts, emoji, code, white space, digits, special text."""
 
-# ruff: noqa: RUF001 - characters that look like others are the point
-
 import random
 
 SCRIPTS = [

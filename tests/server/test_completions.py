@@ -146,7 +146,7 @@ def test_logprobs_have_one_entry_per_token(server: RunningServer) -> None:
     assert logprobs["token_logprobs"][:2] == [None, -ord("e") / 100]
     assert logprobs["top_logprobs"][0] is None
     assert logprobs["top_logprobs"][1] == {"e": -1.01, "f": -102.0}
-    assert logprobs["text_offset"] == list(range(16)) + [16]
+    assert logprobs["text_offset"] == list(range(17))
 
 
 def test_prompt_logprobs(server: RunningServer) -> None:

@@ -2,8 +2,8 @@
 
 Owns: the bytes of a character that is not complete yet. Must not know: stop strings, requests.
 
-A token is a run of bytes; the text of an answer is the UTF-8 text of its tokens' bytes, as the continuation of its prompt (a leading
-space stays).
+A token is a run of bytes; the text of an answer is the UTF-8 text of its tokens' bytes, as the continuation of its prompt (a
+leading space stays).
 
 Invariants:
 1. The pieces joined equal the text of all tokens at once.

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from octavo.engine.request import Choice, PromptInput, Request, describe_logprobs
 from octavo.engine.stats import EngineStats, StatsCollector
@@ -42,7 +43,7 @@ class Engine:
         runner: ModelRunner,
         tokenizer: Tokenizer,
         chat_template: ChatTemplate | None,
-        default_sampling: Mapping[str, float | int],
+        default_sampling: Mapping[str, Any],
         checker: RequestChecker,
         seed: int | None = None,
     ):
@@ -96,9 +97,8 @@ class Engine:
         prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
         max_tokens = self._checker.max_total_tokens(prompt_input, params, self._scheduler)
         sampling = self._make_sampling(prompt_input, params)
-        request = Request(
-            request_id, prompt_input, params, RequestMetrics(time.monotonic()), priority, (("salt", cache_salt),) if cache_salt else ()
-        )
+        namespace = (("salt", cache_salt),) if cache_salt else ()
+        request = Request(request_id, prompt_input, params, RequestMetrics(time.monotonic()), priority, namespace)
         if params.prompt_logprobs is not None:
             request.prompt_logprobs = [None]
         sequence = self._make_sequence(request, max_tokens, num_choices=params.n)

@@ -125,15 +125,21 @@ def build_runner(
         max_blocks_per_seq=-(-sizes.max_model_len // config.block_size),
     )
     buffers = DecoderBuffers.allocate(spec, config.max_num_batched_tokens)
-    kind = RecordedForward if isinstance(operations, CpuOperations) else EagerForward
-    bound: Forward = kind(operations, spec, weights, step, layer_caches(sizes.groups, storage), buffers)
+    caches = layer_caches(sizes.groups, storage)
+    bound: Forward
+    if isinstance(operations, CpuOperations):
+        bound = RecordedForward(operations, spec, weights, step, caches, buffers)
+    else:
+        bound = EagerForward(operations, spec, weights, step, caches, buffers)
     return ModelRunner(operations, spec, weights, storage, BatchArrays(step, config.block_size), buffers, bound)
 
 
 def layer_caches(groups: tuple[LayerGroup, ...], storage: KVStorage) -> list[LayerCache]:
     """Returns each layer's group and its place in that group's blocks, in layer order."""
     caches = {
-        layer: LayerCache(index, storage.layer(place)) for index, group in enumerate(groups) for place, layer in enumerate(group.layers)
+        layer: LayerCache(index, storage.layer(place))
+        for index, group in enumerate(groups)
+        for place, layer in enumerate(group.layers)
     }
     return [caches[layer] for layer in sorted(caches)]
 

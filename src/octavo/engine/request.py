@@ -99,7 +99,7 @@ class Choice:
         self.output.logprobs += described
         return described
 
-    def _reason_to_end(self, token_id: int) -> tuple[str | None, int | None]:
+    def _reason_to_end(self, token_id: int) -> tuple[str | None, str | int | None]:
         params = self.request.params
         if len(self.output.token_ids) >= params.min_tokens:
             if token_id in self.sampling.end_token_ids:

@@ -62,7 +62,8 @@ class RequestChecker:
         wanted = params.max_tokens or max(params.min_tokens, 1)
         if num_prompt + wanted > self.max_model_len:
             raise RequestError(
-                f"the prompt's {num_prompt} tokens and max_tokens={wanted} are together more than max_model_len={self.max_model_len}",
+                f"the prompt's {num_prompt} tokens and max_tokens={wanted} are together more than "
+                f"max_model_len={self.max_model_len}",
                 field="prompt" if num_prompt >= self.max_model_len else "max_tokens",
                 hint="shorten the prompt, lower max_tokens, or start with a larger max_model_len",
             )

@@ -139,16 +139,17 @@ class Operations(Protocol):
         ...
 
     def copy_blocks(self, storage: np.ndarray, pairs: np.ndarray) -> None:
-        """Copies block ``pairs[i, 0]`` onto block ``pairs[i, 1]``; pairs int64 ``[n, 2]``, storage uint8 ``[num_blocks, block_bytes]``.
+        """Copies block ``pairs[i, 0]`` onto block ``pairs[i, 1]``.
 
-        Sources and destinations are disjoint. Always eager.
+        pairs int64 ``[n, 2]``, storage uint8 ``[num_blocks, block_bytes]``. Sources and destinations are disjoint. Always eager.
         """
         ...
 
     def adjust_logits(
         self, logits: np.ndarray, rows: np.ndarray, token_ids: np.ndarray, repetition: np.ndarray, additive: np.ndarray
     ) -> None:
-        """For each entry i: ``z = logits[rows[i], token_ids[i]]``; divide by ``repetition[i]`` if z > 0 else multiply; add ``additive[i]``.
+        """For each entry i, with ``z = logits[rows[i], token_ids[i]]``: divides z by ``repetition[i]`` if it is positive, else
+        multiplies; then adds ``additive[i]``.
 
         rows, token_ids int32 ``[n]``; repetition, additive float32 ``[n]``; a pair (row, token) occurs at most once. In place.
         """
@@ -185,7 +186,9 @@ class Operations(Protocol):
         """
         ...
 
-    def logprobs(self, logits: np.ndarray, rows: np.ndarray, chosen: np.ndarray, top_ids: np.ndarray, top_logprobs: np.ndarray) -> None:
+    def logprobs(
+        self, logits: np.ndarray, rows: np.ndarray, chosen: np.ndarray, top_ids: np.ndarray, top_logprobs: np.ndarray
+    ) -> None:
         """Log-probabilities under the raw distribution of ``logits[rows[i]]``.
 
         Args:

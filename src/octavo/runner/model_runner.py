@@ -112,7 +112,13 @@ class ModelRunner:
         spec, weights = self._spec, self._weights
         logits = self._logits[: len(rows)]
         self._operations.logits(
-            self._buffers.hidden, rows, weights.final_norm, weights.head, logits, eps=spec.rms_norm_eps, soft_cap=spec.final_soft_cap
+            self._buffers.hidden,
+            rows,
+            weights.final_norm,
+            weights.head,
+            logits,
+            eps=spec.rms_norm_eps,
+            soft_cap=spec.final_soft_cap,
         )
         return logits
 

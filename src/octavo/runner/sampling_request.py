@@ -1,6 +1,7 @@
 """What the sampler must know of one sequence, and how its history changes its logits.
 
-Owns: penalties, biases and bans of one sequence, kept up to date token by token. Must not know: arrays of the step, other sequences.
+Owns: penalties, biases and bans of one sequence, kept up to date token by token. Must not know: arrays of the step, other
+sequences.
 
 Invariants:
 1. What it says depends on the sequence's token ids, its parameters and its choice index alone: not on how often the sequence was
@@ -9,6 +10,7 @@ Invariants:
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -92,7 +94,7 @@ class SamplingRequest:
         return banned
 
 
-def bitmask_of(token_ids: tuple[int, ...], vocab_size: int) -> np.ndarray:
+def bitmask_of(token_ids: Sequence[int], vocab_size: int) -> np.ndarray:
     """Returns the int32 bitmask ``[ceil(vocab_size / 32)]`` whose set bits are ``token_ids``."""
     bits = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
     bits[list(token_ids)] = 1
