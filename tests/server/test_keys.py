@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from server.running import RunningServer, running_server
 
 from octavo.errors import ConfigError
 from octavo.server.config import ServerConfig
 from octavo.server.keys import Quota, read_keys
+from server.running import RunningServer, running_server
 
 OPEN = {"/health", "/ready"}
 KEY_FILE = """
@@ -58,7 +58,16 @@ def test_every_route_needs_the_key(guarded: RunningServer) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["//v1/models", "/v1/../v1/models", "/v1/models/", "/v1%2fmodels", "/V1/MODELS", "/health/../v1/models", "/health%00", "/ready/"],
+    [
+        "//v1/models",
+        "/v1/../v1/models",
+        "/v1/models/",
+        "/v1%2fmodels",
+        "/V1/MODELS",
+        "/health/../v1/models",
+        "/health%00",
+        "/ready/",
+    ],
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST"])
 def test_no_spelling_of_a_path_gets_around_the_key(guarded: RunningServer, method: str, path: str) -> None:
@@ -72,9 +81,7 @@ def test_right_keys_pass(guarded: RunningServer) -> None:
 
 
 def test_request_quota(guarded: RunningServer) -> None:
-    statuses = [
-        guarded.http.post("/v1/completions", json={"prompt": "a"}, headers=bearer("bob-key")).status_code for _ in range(3)
-    ]
+    statuses = [guarded.http.post("/v1/completions", json={"prompt": "a"}, headers=bearer("bob-key")).status_code for _ in range(3)]
     assert statuses == [200, 200, 429]
     refused = guarded.http.post("/v1/completions", json={"prompt": "a"}, headers=bearer("bob-key"))
     assert refused.json()["error"]["code"] == "quota_exceeded"

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from server.running import RunningServer, running_server
 from server.scripted import answer_of, make_engine
 
@@ -92,7 +93,9 @@ def test_same_id_again_at_once_after_leaving(slow_server: RunningServer) -> None
 
 def test_neighbour_of_gone_clients_is_unharmed(slow_server: RunningServer) -> None:
     connections = [open_request(slow_server, {**LONG, "stream": True}) for _ in range(4)]
-    with slow_server.http.stream("POST", "/v1/completions", json={"prompt": "hello", "max_tokens": 100, "stream": True}) as response:
+    with slow_server.http.stream(
+        "POST", "/v1/completions", json={"prompt": "hello", "max_tokens": 100, "stream": True}
+    ) as response:
         for connection in connections:
             connection.close()
         text = "".join(response.iter_text())

@@ -9,6 +9,7 @@ Invariants:
 """
 
 import asyncio
+import logging
 import time
 
 from starlette.datastructures import Headers
@@ -24,6 +25,7 @@ OPEN_PATHS = frozenset({"/health", "/ready"})
 WATCHING_PATHS = OPEN_PATHS | {"/metrics"}  # answered while draining
 DISCARD_SECONDS = 10.0  # how long the rest of a refused body is read, so that the client gets to see why
 GONE_STATUS = 499  # in the log only: the client left before its answer
+logger = logging.getLogger("octavo.server")
 
 
 class Gate:
@@ -58,6 +60,11 @@ class Gate:
             await self._app(scope, _replay(body, receive), send_with_id)
         except ApiError as error:
             await error.response()(scope, receive, send_with_id)
+        except Exception:  # whatever a route does, its client gets an answer and the server goes on
+            logger.exception("request %s failed", call.request_id)
+            if status:
+                raise
+            await ApiError(500, "the server failed on this request; its log says how").response()(scope, receive, send_with_id)
         finally:
             seconds = time.perf_counter() - started
             self._access_log.write(scope, call, status=GONE_STATUS if call.is_gone else status, seconds=seconds)
