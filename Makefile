@@ -21,6 +21,8 @@ serve: $(VENV)/.package ## serve the default model on http://127.0.0.1:8000
 	@$(BIN)/octavo serve
 
 test: $(VENV)/.test ## run every test against the installed package
+	@$(BIN)/octavo pull smollm2-135m >/dev/null
+	@$(BIN)/octavo pull gemma3-270m >/dev/null
 	@$(BIN)/python -m pytest
 
 lint: $(VENV)/.lint ## check style and types
