@@ -130,13 +130,16 @@ def test_all_prompts_are_accepted_or_none(server: RunningServer) -> None:
 
 
 def test_http_loop_never_waits_for_a_step() -> None:
-    with running_server(make_engine(step_seconds=0.5)) as server:
-        with server.http.stream("POST", "/v1/completions", json={"prompt": "a", "max_tokens": 3, "stream": True}) as response:
-            started = time.monotonic()
-            for _ in range(5):
-                assert server.http.get("/health").status_code == 200
-            assert time.monotonic() - started < 0.4
-            response.read()
+    body = {"prompt": "a", "max_tokens": 3, "stream": True}
+    with (
+        running_server(make_engine(step_seconds=0.5)) as server,
+        server.http.stream("POST", "/v1/completions", json=body) as response,
+    ):
+        started = time.monotonic()
+        for _ in range(5):
+            assert server.http.get("/health").status_code == 200
+        assert time.monotonic() - started < 0.4
+        response.read()
 
 
 def test_calls_after_the_end_are_refused() -> None:
