@@ -16,6 +16,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from octavo.engine.block_map import BlockMap, describe_blocks
+from octavo.engine.explanation import ExplanationLog, RequestExplanation, explain
 from octavo.engine.request import Choice, PromptInput, Request, describe_logprobs
 from octavo.engine.stats import EngineStats, StatsCollector
 from octavo.engine.validation import RequestChecker
@@ -62,6 +64,7 @@ class Engine:
         self._num_requests = 0
         self._num_sequences = 0
         self._stats = StatsCollector()
+        self._explanations = ExplanationLog()
 
     # ---- requests
 
@@ -117,7 +120,7 @@ class Engine:
             if choice.output.finish_reason is None:
                 choice.abort()
                 self._drop(choice)
-        self._stats.count_finished(request)
+        self._leave(request)
         return request.output()
 
     def take(self, request_id: str) -> RequestOutput:
@@ -157,6 +160,7 @@ class Engine:
         batch = self._scheduler.schedule()
         if not batch.entries:
             return []
+        self._note_admissions(batch)
         scheduled = time.perf_counter()
         result = self._runner.execute(batch, self._samplings)
         executed = time.perf_counter()
@@ -168,6 +172,15 @@ class Engine:
     def stats(self) -> EngineStats:
         """Returns the counters and gauges of this moment."""
         return self._stats.snapshot(self._scheduler, self._runner)
+
+    def explain(self, request_id: str) -> RequestExplanation | None:
+        """Returns what happened to a request that is in flight or left lately; None for any other."""
+        request = self._requests.get(request_id)
+        return self._explanations.find(request_id) if request is None else explain(request)
+
+    def block_map(self) -> BlockMap:
+        """Returns the state of every block that is not free, and who holds it."""
+        return describe_blocks(self._scheduler.kv, self._choices.values())
 
     def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix; False while running sequences still share some."""
@@ -184,7 +197,6 @@ class Engine:
 
     def _update(self, batch: ScheduledBatch, result: StepResult) -> list[OutputDelta]:
         now = time.monotonic()
-        self._note_admissions(batch, now)
         for sequence_id, scored in result.prompt_logprobs.items():
             self._add_prompt_logprobs(self._choices[sequence_id].request, scored)
         deltas: list[OutputDelta] = []
@@ -195,7 +207,8 @@ class Engine:
                 deltas.append(self._append(choice, token, now))
         return deltas
 
-    def _note_admissions(self, batch: ScheduledBatch, now: float) -> None:
+    def _note_admissions(self, batch: ScheduledBatch) -> None:
+        now = time.monotonic()
         for sequence in batch.admitted:
             metrics = self._choices[sequence.sequence_id].request.metrics
             if metrics.first_scheduled_time is None:
@@ -227,8 +240,12 @@ class Engine:
                 request.metrics.finished_time = now
                 del self._requests[request.request_id]
                 self._finished[request.request_id] = request.output()
-                self._stats.count_finished(request)
+                self._leave(request)
         return delta
+
+    def _leave(self, request: Request) -> None:
+        self._stats.count_finished(request)
+        self._explanations.add(request)
 
     def _drop(self, choice: Choice) -> None:
         self._scheduler.finish(choice.sequence)

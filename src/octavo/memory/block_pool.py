@@ -68,6 +68,10 @@ class BlockPool:
         """Returns the cached block to evict next; there must be one."""
         return next(iter(self._cached))
 
+    def cached_ids(self) -> list[int]:
+        """Returns the cached blocks, the next to be evicted first."""
+        return list(self._cached)
+
     def hold(self, block_id: int) -> None:
         """Adds a holder to a used or cached block."""
         if self.ref_counts[block_id] == 0:

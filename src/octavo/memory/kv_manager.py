@@ -14,6 +14,7 @@ import sys
 from collections.abc import Collection, Hashable, Sequence
 
 from octavo.memory.block_copies import BlockCopies
+from octavo.memory.block_map import BlockState, map_blocks
 from octavo.memory.block_pool import BlockPool
 from octavo.memory.block_table import NO_BLOCK, BlockTable
 from octavo.memory.invariants import check_memory
@@ -67,6 +68,10 @@ class KVManager:
     def holders(self, block_id: int) -> list[SequenceCache]:
         """Returns the sequences that hold a block. Cost: O(blocks held)."""
         return [cache for cache in self._caches if block_id in cache.held_blocks()]
+
+    def block_map(self) -> list[BlockState]:
+        """Returns the state of every block that is not free. Cost: O(blocks)."""
+        return map_blocks(self._pool, self._caches, self.block_size)
 
     # ---- sizes -----------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from itertools import count, islice
 from octavo.errors import CapacityError
 from octavo.memory.kv_manager import KVManager, PrefixMatch
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
-from octavo.scheduler.sequence import Sequence, SequenceStatus
+from octavo.scheduler.sequence import Sequence, SequenceStatus, WaitReason
 from octavo.scheduler.waiting_queue import WaitingQueue
 
 
@@ -170,6 +170,7 @@ class Scheduler:
             if victim is None:
                 self._was_denied = True
                 return
+            victim.preempted_by.append(sequence.sequence_id)
             self._preempt(victim)
             if victim is sequence:
                 return
@@ -221,17 +222,22 @@ class Scheduler:
         seats = self.limits.max_num_seqs - sum(sequence.num_choices for sequence in self.running)
         for sequence in list(islice(self.waiting, self.limits.max_num_seqs)):
             if self._budget <= 0 or sequence.num_choices > seats:
+                sequence.wait_reasons[WaitReason.BUDGET_SPENT if self._budget <= 0 else WaitReason.NO_SEAT] += 1
                 return
             if sequence.awaited is not None and sequence.awaited.is_awaited:
+                sequence.wait_reasons[WaitReason.PREFIX_IN_FLIGHT] += 1
                 continue
             match = self.kv.match(sequence.token_ids, sequence.namespace) if sequence.reads_cached_prefix else None
             sequence.awaited = match if match is not None and match.is_awaited else None
             if sequence.awaited is not None:
+                sequence.wait_reasons[WaitReason.PREFIX_IN_FLIGHT] += 1
                 continue
             if not self._has_room(sequence, match):
+                sequence.wait_reasons[WaitReason.NO_BLOCKS] += 1
                 return
             # A hit on a part of a block needs that block and its copy at once: in a pool just large enough, go without.
             if not self._open(sequence, match) and (self.running or not self._open(sequence, None)):
+                sequence.wait_reasons[WaitReason.NO_BLOCKS] += 1
                 return
             seats -= sequence.num_choices
 
@@ -265,6 +271,7 @@ class Scheduler:
         sequence.cache = cache
         if sequence.num_hit_tokens is None:
             sequence.num_hit_tokens = start
+            sequence.match_end = None if match is None else match.end
         self._start(sequence)
         self._hand_out(sequence, start, num_tokens)
         return True

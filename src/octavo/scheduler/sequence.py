@@ -7,11 +7,12 @@ Invariants:
 2. ``num_computed_tokens <= num_tokens``; the sequence wants ``num_tokens - num_computed_tokens`` more, whatever the reason.
 """
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from octavo.memory.prefix_match import PrefixMatch
+from octavo.memory.prefix_match import MatchEnd, PrefixMatch
 from octavo.memory.sequence_cache import SequenceCache
 
 
@@ -21,6 +22,15 @@ class SequenceStatus(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
+
+
+class WaitReason(Enum):
+    """Why a sequence at the head of the queue was not admitted in a step."""
+
+    BUDGET_SPENT = "the step's token budget was spent"
+    NO_SEAT = "as many sequences ran as may at once"
+    NO_BLOCKS = "too few KV blocks were free beside those that running sequences still need"
+    PREFIX_IN_FLIGHT = "another sequence was computing the same prefix"
 
 
 @dataclass(eq=False)
@@ -38,6 +48,9 @@ class Sequence:
         row: the sequence's row in the runner's arrays while it runs.
         num_hit_tokens: tokens found in the prefix cache when it was first admitted; None before.
         awaited: the match whose missing part a running sequence is computing; None when there is nothing to wait for.
+        match_end: why the prefix found at the first admission was not longer; None before, and where none was looked for.
+        wait_reasons: steps in which it was not admitted, by reason; those in which others before it were not do not count.
+        preempted_by: ids of the sequences that took its blocks.
         num_peak_computed_tokens: most tokens that were ever computed; what lies below it is recomputation.
     """
 
@@ -57,6 +70,9 @@ class Sequence:
     num_recomputed_tokens: int = 0
     num_hit_tokens: int | None = None
     awaited: PrefixMatch | None = field(default=None, repr=False)
+    match_end: MatchEnd | None = None
+    wait_reasons: Counter[WaitReason] = field(default_factory=Counter)
+    preempted_by: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)

@@ -17,10 +17,11 @@ from octavo.server.config import ServerConfig
 from octavo.server.context import ServerContext
 from octavo.server.engine_thread import EngineThread, Submission
 from octavo.server.errors import install_handlers
+from octavo.server.events import EventBus
 from octavo.server.gate import Gate
 from octavo.server.keys import read_keys
 from octavo.server.metrics import ServerMetrics
-from octavo.server.routes import chat, completions, health, models, tokens
+from octavo.server.routes import chat, completions, health, inspection, models, tokens
 from octavo.server.served_model import describe_model
 
 if TYPE_CHECKING:
@@ -30,10 +31,16 @@ DESCRIPTION = 'An OpenAI-compatible server. Errors have the form `{"error": {"me
 
 
 class Recorder:
-    """Tells metrics and quotas what the engine did."""
+    """Tells metrics, quotas and listeners what the engine did."""
 
-    def __init__(self, metrics: ServerMetrics):
+    def __init__(self, metrics: ServerMetrics, events: EventBus):
         self._metrics = metrics
+        self._events = events
+
+    def on_accepted(self, submissions: list[Submission]) -> None:
+        for submission in submissions:
+            num_tokens = len(submission.prompt_token_ids)
+            self._events.publish({"type": "request_accepted", "request_id": submission.request_id, "prompt_tokens": num_tokens})
 
     def on_token_intervals(self, seconds: list[float]) -> None:
         self._metrics.observe_token_intervals(seconds)
@@ -42,6 +49,10 @@ class Recorder:
         self._metrics.observe_finished(result)
         num_generated = sum(len(output.token_ids) for output in result.outputs)
         submission.key.tokens.charge(len(result.prompt_token_ids) + num_generated)
+        reasons = [output.finish_reason for output in result.outputs]
+        self._events.publish(
+            {"type": "request_finished", "request_id": result.request_id, "completion_tokens": num_generated, "reasons": reasons}
+        )
 
 
 def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
@@ -52,12 +63,13 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     """
     model = describe_model(engine, config.served_model_name)
     metrics = ServerMetrics(model.name)
-    thread = EngineThread(engine, Recorder(metrics), max_requests=config.max_requests, max_lag_tokens=config.max_lag_tokens)
-    context = ServerContext(config, model, thread, metrics, read_keys(config.api_key, config.api_keys))
+    events = EventBus()
+    thread = EngineThread(engine, Recorder(metrics, events), max_requests=config.max_requests, max_lag_tokens=config.max_lag_tokens)
+    context = ServerContext(config, model, thread, metrics, events, read_keys(config.api_key, config.api_keys))
     app = FastAPI(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
     app.state.context = context
     install_handlers(app)
-    for routes in (chat, completions, models, tokens, health):
+    for routes in (chat, completions, models, tokens, health, inspection):
         app.include_router(routes.router)
     app.add_middleware(Gate, context=context, access_log=AccessLog(as_json=config.log_json))
     if config.allowed_origins:  # outside the gate: a browser asks what is allowed without sending the key

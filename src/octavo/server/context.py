@@ -12,6 +12,7 @@ from fastapi import Request
 from octavo.server.config import ServerConfig
 from octavo.server.engine_thread import EngineThread
 from octavo.server.errors import ApiError
+from octavo.server.events import EventBus
 from octavo.server.keys import KeyRing
 from octavo.server.metrics import ServerMetrics
 from octavo.server.served_model import ServedModel
@@ -34,6 +35,7 @@ class ServerContext:
     model: ServedModel
     engine: EngineThread
     metrics: ServerMetrics
+    events: EventBus
     keys: KeyRing
     is_draining: bool = False
 

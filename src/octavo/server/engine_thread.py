@@ -57,6 +57,9 @@ class Submission:
 class Observer(Protocol):
     """Who is told, on the HTTP loop, what the engine does."""
 
+    def on_accepted(self, submissions: list[Submission]) -> None:
+        """The prompts of an HTTP request are in the engine."""
+
     def on_token_intervals(self, seconds: list[float]) -> None:
         """A step gave these times between a choice's tokens."""
 
@@ -162,6 +165,7 @@ class EngineThread:
         except BaseException:
             self.release(answer)
             raise
+        self._observer.on_accepted(submissions)
         return answer
 
     def release(self, answer: Answer) -> None:
