@@ -127,6 +127,8 @@ class ErrorResponse(ResponseBody):
     error: ErrorDetail
 
 
+# What a route that also streams says of success, beside its whole body.
+STREAM_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse, "description": text}
     for status, text in {

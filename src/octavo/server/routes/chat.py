@@ -14,14 +14,14 @@ from octavo.server.chat_writer import ChatWriter
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import invalid
 from octavo.server.generation import EventStream, collect, make_submissions
-from octavo.server.protocol.base import ERROR_RESPONSES
+from octavo.server.protocol.base import ERROR_RESPONSES, STREAM_RESPONSES
 from octavo.server.protocol.chat import ChatRequest, ChatResponse
 from octavo.server.sampling import check_at_most, make_params
 
 router = APIRouter(route_class=JsonRoute, tags=["generation"])
 
 
-@router.post("/v1/chat/completions", response_model=ChatResponse, responses=ERROR_RESPONSES)
+@router.post("/v1/chat/completions", response_model=ChatResponse, responses=STREAM_RESPONSES | ERROR_RESPONSES)
 async def create_chat_completion(
     body: ChatRequest,
     request: Request,

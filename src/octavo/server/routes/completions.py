@@ -15,7 +15,7 @@ from octavo.server.completion_writer import CompletionWriter, Prompt
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import invalid
 from octavo.server.generation import EventStream, collect, make_submissions
-from octavo.server.protocol.base import ERROR_RESPONSES
+from octavo.server.protocol.base import ERROR_RESPONSES, STREAM_RESPONSES
 from octavo.server.protocol.completions import CompletionRequest, CompletionResponse
 from octavo.server.sampling import check_at_most, make_params
 
@@ -23,7 +23,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter(route_class=JsonRoute, tags=["generation"])
 
 
-@router.post("/v1/completions", response_model=CompletionResponse, responses=ERROR_RESPONSES)
+@router.post("/v1/completions", response_model=CompletionResponse, responses=STREAM_RESPONSES | ERROR_RESPONSES)
 async def create_completion(
     body: CompletionRequest,
     request: Request,

@@ -26,8 +26,8 @@ Context = Annotated[ServerContext, Depends(get_context)]
 async def explain_request(request_id: str, context: Context) -> RequestExplanation:
     """Explains a request that is in the engine or left it lately.
 
-    It says what the request waited for, what the prefix cache gave, and who took its blocks. Of a request with several prompts, each has
-    an id of its own: the request's with `-0`, `-1`, … appended.
+    It says what the request waited for, what the prefix cache gave, and who took its blocks. Of a request with several prompts,
+    each has an id of its own: the request's with `-0`, `-1`, … appended.
     """
     explanation = await context.engine.call(lambda engine: engine.explain(request_id))
     if explanation is None:

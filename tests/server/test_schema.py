@@ -1,0 +1,39 @@
+"""The served OpenAPI document describes the server: what it says is what requests made from it get."""
+
+import os
+
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
+
+from server.running import RunningServer, running_server
+from server.scripted import make_engine
+
+NUM_EXAMPLES = int(os.environ.get("OCTAVO_SCHEMA_EXAMPLES", "40"))  # per operation; a nightly run asks for thousands
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+ENDLESS = {
+    "/octavo/events",
+    "/metrics",
+}  # a stream that ends with its reader; a text whose form Prometheus' parser checks elsewhere
+
+
+def test_requests_made_from_the_schema() -> None:
+    with running_server(make_engine(max_model_len=128)) as server:
+        schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+        operations = [result.ok() for result in schema.get_all_operations()]
+        assert len(operations) >= 12
+        for operation in operations:
+            if operation.path not in ENDLESS:
+                check_operation(operation, server)
+        server.wait_until_idle()
+
+
+def check_operation(operation, server: RunningServer) -> None:
+    @settings(max_examples=NUM_EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy())
+    def run(case) -> None:
+        response = case.call(base_url=server.url, timeout=20)
+        case.validate_response(response, checks=CHECKS)
+
+    run()
