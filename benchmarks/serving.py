@@ -1,0 +1,163 @@
+"""Times what HTTP costs: W64 as 64 streams against the same work offline, and the first token over HTTP against the engine's own.
+
+Usage: python benchmarks/serving.py [--model NAME] [--dtype FORMAT] [--num-threads N] [--repeats N] [--requests N]
+
+Server, engine and load generator share the machine, as they do for whoever tries it; the load generator reads raw sockets, to take
+little of it. The tokens of every stream are compared with the offline answers first. Prints a table, and one line of JSON last.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass
+
+from octavo import LLM, SamplingParams, __version__
+from octavo.config import DEFAULT_MODEL
+from offline import commit, processor_name
+from workloads import Workload, many_requests, one_request
+
+KV_MEMORY = "1GiB"
+HOST, PORT = "127.0.0.1", 8765
+TTFT_REQUESTS = 20
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """One stream as its reader saw it."""
+
+    token_ids: list[int]
+    first_token_s: float
+
+
+def first_requests(workload: Workload, count: int) -> Workload:
+    """Returns the first requests of a workload."""
+    return Workload(workload.name, workload.prompts[:count], workload.output_tokens[:count])
+
+
+def run_offline(llm: LLM, workload: Workload) -> tuple[list[list[int]], float]:
+    """Returns every request's tokens and the seconds that all took."""
+    params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in workload.output_tokens]
+    llm.engine.reset_prefix_cache()
+    started = time.perf_counter()
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in workload.prompts], params)
+    elapsed = time.perf_counter() - started
+    return [output.outputs[0].token_ids for output in outputs], elapsed
+
+
+async def read_stream(prompt: list[int], max_tokens: int, *, salt: str, request_id: str) -> StreamResult:
+    """Sends one streaming request and reads it to its end."""
+    fields = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    body = json.dumps({**fields, "return_token_ids": True, "cache_salt": salt, "request_id": request_id}).encode()
+    reader, writer = await asyncio.open_connection(HOST, PORT)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    started = time.perf_counter()
+    writer.write(head.encode() + body)
+    lines, first_token_s = [], 0.0
+    while not (line := await reader.readline()).startswith(b"data: [DONE]"):
+        if not line:
+            sys.exit("a stream was cut")
+        if line.startswith(b"data: "):
+            first_token_s = first_token_s or time.perf_counter() - started
+            lines.append(line)
+    writer.close()
+    choices = [json.loads(line[6:])["choices"][0] for line in lines]
+    return StreamResult([token for choice in choices for token in choice["token_ids"]], first_token_s)
+
+
+async def run_streams(workload: Workload, *, salt: str) -> tuple[list[StreamResult], float]:
+    """Sends all requests at once; returns the streams and the seconds that all took."""
+    started = time.perf_counter()
+    pairs = enumerate(zip(workload.prompts, workload.output_tokens, strict=True))
+    streams = [read_stream(prompt, length, salt=salt, request_id=f"{salt}-{index}") for index, (prompt, length) in pairs]
+    results = await asyncio.gather(*streams)
+    return results, time.perf_counter() - started
+
+
+def get_json(path: str) -> dict:
+    """Returns what the server says at a path."""
+    with urllib.request.urlopen(f"http://{HOST}:{PORT}{path}", timeout=10) as response:
+        return json.load(response)
+
+
+def first_token_overhead_ms(workload: Workload) -> float:
+    """Returns the median of (first token at the client − first token in the engine), one request at a time."""
+    overheads = []
+    for number in range(TTFT_REQUESTS):
+        request_id = f"first-{number}"
+        result = asyncio.run(read_stream(workload.prompts[0], 2, salt=request_id, request_id=request_id))
+        told = get_json(f"/octavo/requests/{request_id}")
+        overheads.append(1e3 * result.first_token_s - told["queue_ms"] - told["prefill_ms"])
+    return statistics.median(overheads)
+
+
+def start_server(arguments: argparse.Namespace) -> subprocess.Popen:
+    """Starts a server and waits until it is ready."""
+    command = [sys.executable, "-m", "octavo", "serve", arguments.model, "--port", str(PORT), "--kv-memory", KV_MEMORY]
+    command += ["--dtype", arguments.dtype]
+    if arguments.num_threads is not None:
+        command += ["--num-threads", str(arguments.num_threads)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        try:
+            get_json("/ready")
+            return process
+        except OSError:
+            time.sleep(0.05)
+    sys.exit("the server did not start")
+
+
+def read_arguments() -> argparse.Namespace:
+    """Returns the command line's values."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--num-threads", type=int, default=None)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=64)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Checks, measures, prints. Offline and served runs alternate, so that both see the same machine."""
+    arguments = read_arguments()
+    llm = LLM(arguments.model, dtype=arguments.dtype, num_threads=arguments.num_threads, kv_memory=KV_MEMORY)
+    vocab_size = llm.tokenizer.vocab_size
+    workload = first_requests(many_requests(vocab_size), arguments.requests)
+    server = start_server(arguments)
+    offline_s, served_s = [], []
+    try:
+        for repeat in range(arguments.repeats):
+            expected, elapsed = run_offline(llm, workload)
+            offline_s.append(elapsed)
+            results, elapsed = asyncio.run(run_streams(workload, salt=f"run-{repeat}"))
+            served_s.append(elapsed)
+            if [result.token_ids for result in results] != expected:
+                sys.exit("a stream has other tokens than the offline answer")
+        overhead_ms = first_token_overhead_ms(one_request(vocab_size))
+    finally:
+        server.terminate()
+        server.wait()
+    rates = [workload.num_output_tokens / statistics.median(seconds) for seconds in (offline_s, served_s)]
+    ratio = statistics.median(offline / served for offline, served in zip(offline_s, served_s, strict=True))
+    print(f"offline {rates[0]:8.1f} output tokens/s\nserved  {rates[1]:8.1f} output tokens/s, {ratio:.1%} of offline")
+    print(f"first token over HTTP {overhead_ms:.2f} ms after the engine's own")
+    report = {
+        "commit": commit(),
+        "version": __version__,
+        "processor": processor_name(),
+        "parameters": vars(arguments),
+        "offline_tokens_per_s": rates[0],
+        "served_tokens_per_s": rates[1],
+        "served_ratio": ratio,
+        "first_token_overhead_ms": overhead_ms,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
