@@ -1,0 +1,82 @@
+"""`octavo.LLM`: forms of prompts, order of results, refusals, streams."""
+
+import pytest
+
+import octavo.llm
+from octavo import LLM, SamplingParams
+from octavo.errors import ConfigError, RequestError
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture
+def llm(models, monkeypatch):
+    """An `LLM` over the tiny model."""
+    monkeypatch.setattr(octavo.llm, "load_engine", lambda config: models.engine())
+    return LLM("tiny")
+
+
+def test_every_form_of_a_prompt_is_the_same_prompt(llm):
+    text, ids = "hello", list(b"hello")
+    forms = [text, ids, {"prompt": text}, {"prompt_token_ids": ids}, {"prompt": text, "cache_salt": "a", "priority": 1}]
+    answers = [llm.generate(form, GREEDY)[0].outputs[0].token_ids for form in forms]
+    assert answers == [answers[0]] * len(forms)
+    assert [output.outputs[0].token_ids for output in llm.generate(forms, GREEDY)] == answers
+
+
+def test_results_come_in_the_order_of_the_prompts(llm):
+    params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in (9, 1, 5)]
+    outputs = llm.generate(["one", "two", "three"], params)
+    assert [output.prompt for output in outputs] == ["one", "two", "three"]
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [9, 1, 5]
+
+
+def test_progress_is_reported_up_to_the_end(llm):
+    seen = []
+    llm.generate(["one", "two"], GREEDY, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (2, 2)
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [["good", ""], ["good", [999]], ["good", {"prompt": "a", "prompt_token_ids": [1]}], ["good", {"text": "a"}], ["good", {}]],
+)
+def test_one_refused_prompt_refuses_the_call_and_leaves_nothing(llm, prompts):
+    with pytest.raises(RequestError):
+        llm.generate(prompts, GREEDY)
+    assert not llm.engine.has_unfinished_requests
+    assert llm.stats().memory.num_used_blocks == 0
+
+
+def test_as_many_parameters_as_prompts(llm):
+    with pytest.raises(RequestError, match="2 sampling_params for 3 prompts"):
+        llm.generate(["a", "b", "c"], [GREEDY, GREEDY])
+
+
+def test_a_stream_yields_the_answer(llm):
+    assert "".join(llm.stream("hello", GREEDY)) == llm.generate("hello", GREEDY)[0].outputs[0].text
+
+
+def test_an_abandoned_stream_frees_its_blocks(llm):
+    stream = llm.stream("hello", SamplingParams(max_tokens=100, temperature=0.0, ignore_eos=True))
+    next(stream)
+    assert llm.stats().num_running == 1
+    stream.close()
+    assert (llm.stats().num_running, llm.stats().memory.num_used_blocks) == (0, 0)
+
+
+def test_several_choices_are_no_stream(llm):
+    with pytest.raises(RequestError, match="n=2"):
+        next(llm.stream("hello", SamplingParams(n=2)))
+
+
+def test_a_model_without_a_template_cannot_chat(llm):
+    with pytest.raises(RequestError, match="no chat template") as caught:
+        llm.chat([{"role": "user", "content": "hello"}])
+    assert "chat_template" in caught.value.hint
+
+
+def test_an_unknown_setting_is_refused():
+    with pytest.raises(ConfigError, match="did you mean block_size"):
+        LLM("tiny", block_sizes=16)
