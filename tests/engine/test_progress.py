@@ -151,3 +151,30 @@ def test_counters_close(models):
     recomputed = sum(output.metrics.num_recomputed_tokens for output in outputs)
     hits = sum(output.num_prefix_hit_tokens for output in outputs)
     assert stats.num_computed_tokens == 240 + 180 - 6 - hits + recomputed
+
+
+def test_a_shrunk_pool_gives_its_pages_back_and_grows_again(models):
+    engine = models.engine(spec=full_attention(), kv_memory="64 blocks")
+    params = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
+    prompts = [list(range(start, start + 90)) for start in (1, 50, 100, 150)]
+    expected = [output.outputs[0].token_ids for output in answer(engine, prompts, params)]
+    storage = engine._runner._storage.blocks
+    assert storage.any()
+    assert engine.resize_kv_pool(0) == 0
+    assert not storage.any()
+    assert engine.resize_kv_pool(1000) == 64
+    assert [output.outputs[0].token_ids for output in answer(engine, prompts, params)] == expected
+
+
+def test_a_pool_shrinks_around_running_sequences(models):
+    engine = models.engine(spec=full_attention(), kv_memory="64 blocks")
+    params = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
+    expected = answer(models.engine(spec=full_attention()), [list(range(1, 60))], params)[0].outputs[0].token_ids
+    request_id = engine.add_request(list(range(1, 60)), params)
+    engine.step()
+    used = engine.stats().memory.num_used_blocks
+    assert engine.resize_kv_pool(1) == used > 1
+    engine.check_invariants()
+    engine.resize_kv_pool(8)
+    run(engine)
+    assert engine.take(request_id).outputs[0].token_ids == expected

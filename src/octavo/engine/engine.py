@@ -186,6 +186,20 @@ class Engine:
         """Forgets every cached prefix; False while running sequences still share some."""
         return self._scheduler.kv.reset_prefix_cache()
 
+    def resize_kv_pool(self, num_blocks: int) -> int:
+        """Changes the number of KV blocks between steps; the pages of retired ones go back to the system.
+
+        Args:
+            num_blocks: the capacity wanted. Blocks that running sequences hold stay; growing ends at the reserved storage.
+
+        Returns:
+            the capacity reached.
+        """
+        kv = self._scheduler.kv
+        reached = kv.resize(min(num_blocks, self._runner.num_reserved_blocks))
+        self._runner.release_blocks(kv.drain_released())
+        return reached
+
     def check_invariants(self) -> None:
         """Raises AssertionError if the books do not balance (for tests)."""
         self._scheduler.kv.check_invariants()

@@ -42,9 +42,9 @@ class BatchArrays:
         for entry in entries:
             self._mirror_tables(entry.sequence)
         num_seqs, num_tokens = len(entries), batch.num_tokens
-        counts = np.fromiter((entry.num_tokens for entry in entries), np.int32, num_seqs)
-        starts = np.fromiter((entry.start for entry in entries), np.int32, num_seqs)
-        rows = np.fromiter((entry.sequence.row for entry in entries), np.int32, num_seqs)
+        counts = np.array([entry.num_tokens for entry in entries], np.int32)
+        starts = np.array([entry.start for entry in entries], np.int32)
+        rows = np.array([entry.sequence.row for entry in entries], np.int32)
         step.table_rows[:num_seqs] = rows
         step.context_lens[:num_seqs] = starts + counts
         np.cumsum(counts, out=step.cu_seqlens_q[1 : num_seqs + 1])

@@ -8,7 +8,7 @@ Invariants:
 2. Logits exist for one slice of rows at a time: their buffer is bounded whatever the number of sequences or the vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -81,6 +81,15 @@ class ModelRunner:
         self._sample(batch, requests, result)
         self._score_prompts(batch, requests, result)
         return result
+
+    @property
+    def num_reserved_blocks(self) -> int:
+        """Blocks that the KV storage has addresses for."""
+        return self._storage.num_blocks
+
+    def release_blocks(self, block_ids: Iterable[int]) -> None:
+        """Gives the pages of retired blocks back to the system."""
+        self._storage.release(block_ids)
 
     @property
     def weights_bytes(self) -> int:
