@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 from openai import AsyncOpenAI, OpenAI
 
 from octavo.engine.engine import Engine
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
+from octavo.server.http_server import HttpServer, uvicorn_config
 from server.scripted import make_engine
 
 TIMEOUT_SECONDS = 20.0
@@ -62,14 +62,14 @@ def running_server(engine: Engine | None = None, **settings: Any) -> Iterator[Ru
     engine = engine or make_engine()
     config = ServerConfig(port=0, **settings)
     app = create_app(engine, config)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=2))
+    server = HttpServer(uvicorn_config(app, config), app.state.context)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             time.sleep(0.002)
-        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        url = f"http://127.0.0.1:{server.port}"
         with httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS) as http:
             yield RunningServer(url, engine, app, http)
     finally:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import socket
 import time
@@ -153,6 +154,9 @@ def test_slow_bodies_do_not_hold_up_others() -> None:
         started = time.monotonic()
         assert server.complete(prompt="hello").status_code == 200
         assert time.monotonic() - started < 2
+        for connection in slow[:10]:
+            connection.settimeout(5)
+            assert connection.recv(1000) == b"", "a client that never finishes its head keeps its connection"
         slow[10].settimeout(5)
         assert b" 400 " in slow[10].recv(1000)
         for connection in slow:
@@ -185,5 +189,9 @@ def test_many_streams_with_random_disconnects() -> None:
             await asyncio.gather(*(one(client, number) for number in range(256)))
 
     with running_server(engine) as server:
+        server.complete(prompt="warm up", max_tokens=1)
+        num_files = len(os.listdir("/proc/self/fd"))
         asyncio.run(all_of_them(server.url))
         server.wait_until_idle()
+        time.sleep(0.2)  # the last sockets close
+        assert len(os.listdir("/proc/self/fd")) <= num_files

@@ -296,3 +296,13 @@ def test_same_request_id_twice_at_once(server: RunningServer) -> None:
         check_error(second.json(), "request_id")
         assert "data: [DONE]" in "".join(first.iter_text())
     assert server.complete(**body).status_code == 200
+
+
+def test_long_texts_are_refused_unread_and_hold_up_nobody(server: RunningServer) -> None:
+    for body in ({"prompt": "a b " * 10**6}, {"messages": [{"role": "user", "content": "x" * 4 * 10**6}]}):
+        path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+        started = time.monotonic()
+        response = server.http.post(path, json=body)
+        assert response.status_code == 400 and time.monotonic() - started < 2
+        check_error(response.json(), next(iter(body)))
+    check_alive(server)

@@ -13,9 +13,6 @@ from server.scripted import make_engine
 NUM_EXAMPLES = int(os.environ.get("OCTAVO_SCHEMA_EXAMPLES", "40"))  # per operation; a nightly run asks for thousands
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 ENDLESS = {"/octavo/events", "/metrics"}  # a stream that only its reader ends; a text that another test parses
-    "/octavo/events",
-    "/metrics",
-}  # a stream that ends with its reader; a text whose form Prometheus' parser checks elsewhere
 
 
 def test_requests_made_from_the_schema() -> None:

@@ -15,8 +15,10 @@ import signal
 import sys
 from types import FrameType
 
+import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from octavo.server.config import ServerConfig
 from octavo.server.context import ServerContext
@@ -26,6 +28,34 @@ KEEP_ALIVE_SECONDS = 75
 MAX_HEADER_BYTES = 64 * 2**10
 FLUSH_SECONDS = 5  # what responses that ended get to leave the socket
 logger = logging.getLogger("octavo.server")
+
+
+def timed_protocol(seconds: float) -> type[H11Protocol]:
+    """Returns uvicorn's protocol with a limit on the time that a client may take for the head of a request."""
+
+    class TimedProtocol(H11Protocol):
+        _deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._watch_head(is_incomplete=True)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch_head(is_incomplete=self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0]))
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._watch_head(is_incomplete=False)
+            super().connection_lost(exc)
+
+        def _watch_head(self, *, is_incomplete: bool) -> None:
+            if is_incomplete and self._deadline is None:
+                self._deadline = self.loop.call_later(seconds, self.transport.close)
+            elif not is_incomplete and self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return TimedProtocol
 
 
 class HttpServer(uvicorn.Server):
@@ -45,6 +75,8 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if not self.started:
+            return
         host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
         logger.info("serving %s on http://%s:%d", self._context.model.name, host, self.port)
 
@@ -76,7 +108,12 @@ def serve(app: FastAPI, config: ServerConfig) -> None:
     if config.is_exposed_without_key:
         logger.warning("listening on %s without a key: anyone who reaches this machine can use the model", config.host)
     sys.setswitchinterval(SWITCH_SECONDS)
-    settings = uvicorn.Config(
+    HttpServer(uvicorn_config(app, config), app.state.context).run()
+
+
+def uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
+    """Returns uvicorn's settings."""
+    return uvicorn.Config(
         app,
         host=config.host,
         port=config.port,
@@ -86,9 +123,9 @@ def serve(app: FastAPI, config: ServerConfig) -> None:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=FLUSH_SECONDS,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        http=timed_protocol(config.read_seconds),
         ws="none",
     )
-    HttpServer(settings, app.state.context).run()
 
 
 def set_up_logging(config: ServerConfig) -> None:

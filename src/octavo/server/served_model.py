@@ -1,6 +1,11 @@
 """The model as clients see it.
 
 Owns: its name, its sizes, and the way from texts and messages to token ids. Must not know: HTTP, the engine.
+
+Invariants:
+1. The HTTP loop tokenises short texts itself and never waits for a long one: those are read on another thread, one after the
+   other, and while that thread has the tokenizer all texts queue behind it.
+2. A text that must have more tokens than the model takes, whatever they are, is refused unread.
 """
 
 import asyncio
@@ -43,7 +48,7 @@ class ServedModel:
     chat_template: "ChatTemplate | None"
     default_params: SamplingParams
     created: int = field(default_factory=lambda: int(time.time()))
-    _workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "octavo-tokenizer"), repr=False)
+    _reader: "TextReader" = field(default_factory=lambda: TextReader(), repr=False)
 
     def check_name(self, name: str | None) -> None:
         """Refuses a request for another model.
@@ -56,8 +61,16 @@ class ServedModel:
             raise ApiError(404, message, param="model", code="model_not_found")
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Returns a text's token ids; a long one is read on another thread, so that nobody else waits."""
-        return await self._run(len(text), partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens))
+        """Returns a text's token ids.
+
+        Raises:
+            RequestError: it is too long, or holds half a surrogate pair.
+        """
+        return await self._run(len(text), partial(self._encode, text, add_special_tokens))
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        self._check_length(text, "prompt")
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     async def encode_chat(self, prompt: ChatPrompt) -> tuple[str, list[int]]:
         """Returns what the chat template makes of messages, and its token ids.
@@ -81,12 +94,52 @@ class ServedModel:
             continue_final_message=prompt.continue_final_message,
             arguments=prompt.arguments,
         )
+        self._check_length(text, "messages")
         return text, self.tokenizer.encode_chat(text)
 
+    def _check_length(self, text: str, field_name: str) -> None:
+        """Refuses what is too long even if every token were the vocabulary's longest."""
+        if len(text) <= self.max_model_len:
+            return
+        least_tokens = len(text.encode("utf-8", "replace")) // self._reader.longest_token_bytes(self.tokenizer)
+        if least_tokens > self.max_model_len:
+            raise RequestError(
+                f"{field_name} has at least {least_tokens} tokens; max_model_len={self.max_model_len} allows no more",
+                field=field_name,
+            )
+
     async def _run(self, num_chars: int, work: Callable[[], Any]) -> Any:
-        if num_chars <= MAX_INLINE_CHARS:
+        if num_chars <= MAX_INLINE_CHARS and self._reader.is_idle:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+        return await self._reader.run(work)
+
+
+class TextReader:
+    """The thread that tokenises long texts."""
+
+    def __init__(self) -> None:
+        self._worker = ThreadPoolExecutor(1, "octavo-tokenizer")
+        self._num_waiting = 0
+        self._longest_token_bytes = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """True when the thread does not have the tokenizer."""
+        return self._num_waiting == 0
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """Does some work on the thread."""
+        self._num_waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+        finally:
+            self._num_waiting -= 1
+
+    def longest_token_bytes(self, tokenizer: "Tokenizer") -> int:
+        """Returns the length of the vocabulary's longest token; found out once, when a long text comes."""
+        if not self._longest_token_bytes:
+            self._longest_token_bytes = max(map(len, tokenizer.all_token_bytes()))
+        return self._longest_token_bytes
 
 
 def describe_model(engine: "Engine", name: str | None) -> ServedModel:
