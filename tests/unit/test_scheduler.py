@@ -77,6 +77,26 @@ def test_decodes_get_their_token_beside_a_long_prompt():
         assert [entry.num_tokens for entry in batch.entries] == [1, 7]
 
 
+def test_a_long_prompt_does_not_stretch_the_steps_of_many_decodes():
+    bench = Bench(400, budget=512, max_num_seqs=64)
+    for start in range(20):
+        bench.add([1000 * start], 60)
+    bench.step()
+    bench.add(range(100_000, 100_600), 1)
+    sizes = [bench.step().num_tokens for _ in range(10)]
+    assert sizes == [20 + 40] * 10
+    bench.scheduler.finish(bench.scheduler.running[0])
+    assert bench.step().num_tokens == 19 + 38
+
+
+def test_a_few_decodes_leave_a_prompt_a_useful_chunk():
+    bench = Bench(400, budget=512, max_num_seqs=64)
+    bench.add([7], 60)
+    bench.step()
+    bench.add(range(100_000, 100_600), 1)
+    assert [bench.step().num_tokens for _ in range(3)] == [1 + 32] * 3
+
+
 def test_the_oldest_leaves_room_for_decodes_when_it_computes_again():
     bench = Bench(32, budget=24, caching=False)
     oldest, other = bench.add(range(20), 9), bench.add(range(100, 103), 9)

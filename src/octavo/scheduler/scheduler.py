@@ -3,7 +3,8 @@
 Owns: the running and waiting sequences and the decision which tokens a step computes. Must not know: tensors, text, sampling, time.
 
 There is no prefill or decode phase. Each sequence wants the tokens that it has beyond those computed; a step hands out the token
-budget: the oldest running sequence first, then those that want one token, then the rest in order of service, then waiting ones.
+budget: the oldest running sequence first, then those that want one token, then the rest in order of service, then waiting ones. What
+wants one token always gets it; what wants more shares the rest of the budget.
 
 Invariants:
 1. A sequence that was accepted fits the pool alone, whatever its length up to ``max_tokens`` (checked at the door).
@@ -22,6 +23,11 @@ from octavo.memory.kv_manager import KVManager, PrefixMatch
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.sequence import Sequence, SequenceStatus, WaitReason
 from octavo.scheduler.waiting_queue import WaitingQueue
+
+# On a processor the time of a step grows with its tokens, from some thirty on. Beside sequences that wait for their next token a
+# step takes only so many tokens of prompts that it lasts about three times as long as without; the prompts lose nothing by it.
+PROMPT_TOKENS_PER_DECODE = 2
+MIN_PROMPT_TOKENS = 32
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Scheduler:
         self.running: list[Sequence] = []  # in order of arrival
         self._arrivals = count()
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
-        self._budget = 0
+        self._prompt_budget = 0
         self._batch = ScheduledBatch()
         self._started: list[Sequence] = []  # got a row since the last step began
         self._was_denied = False
@@ -119,15 +125,16 @@ class Scheduler:
         Side effects: takes KV blocks; may preempt, admit and start sequences.
         """
         self._batch = ScheduledBatch()
-        self._budget = self.limits.max_num_batched_tokens
         self._was_denied = False
-        order, num_decodes_left = self._service_order()
+        order, num_decodes = self._service_order()
+        self._prompt_budget = self._prompt_tokens_beside(num_decodes)
         for sequence, wanted in order:
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # preempted by one before it
             if wanted == 1:
-                num_decodes_left -= 1
-            self._schedule_running(sequence, min(wanted, self._budget - num_decodes_left))
+                self._schedule_running(sequence, 1)
+            elif self._prompt_budget > 0:
+                self._prompt_budget -= self._schedule_running(sequence, min(wanted, self._prompt_budget))
         if not self._was_denied:
             self._admit()
         self._batch.admitted, self._started = self._started, []
@@ -160,27 +167,33 @@ class Scheduler:
         num_first = int(prefills[0][0] is self.running[0])  # the oldest goes before the decodes
         return prefills[:num_first] + decodes + prefills[num_first:], len(decodes)
 
-    def _schedule_running(self, sequence: Sequence, num_tokens: int) -> None:
+    def _prompt_tokens_beside(self, num_decodes: int) -> int:
+        """Returns how many tokens of prompts a step may compute beside ``num_decodes`` sequences that want one token each."""
+        left = self.limits.max_num_batched_tokens - num_decodes
+        if num_decodes == 0:
+            return left
+        return min(left, max(MIN_PROMPT_TOKENS, PROMPT_TOKENS_PER_DECODE * num_decodes))
+
+    def _schedule_running(self, sequence: Sequence, num_tokens: int) -> int:
+        """Takes the blocks for the sequence's next tokens, from others if need be; returns the tokens handed out, maybe none."""
         assert sequence.cache is not None, "a running sequence holds a cache"
-        if num_tokens <= 0:
-            return
         start = sequence.cache.num_computed_tokens
         while not self.kv.allocate(sequence.cache, start + num_tokens):
             victim = self._choose_victim(sequence)
             if victim is None:
                 self._was_denied = True
-                return
+                return 0
             victim.preempted_by.append(sequence.sequence_id)
             self._preempt(victim)
             if victim is sequence:
-                return
+                return 0
         self._hand_out(sequence, start, num_tokens)
+        return num_tokens
 
     def _hand_out(self, sequence: Sequence, start: int, num_tokens: int) -> None:
         is_last_chunk = start + num_tokens == sequence.num_tokens
         self._batch.entries.append(ScheduledSequence(sequence, start, num_tokens, is_last_chunk))
         self._batch.num_tokens += num_tokens
-        self._budget -= num_tokens
 
     # ---- preemption
 
@@ -221,8 +234,8 @@ class Scheduler:
     def _admit(self) -> None:
         seats = self.limits.max_num_seqs - sum(sequence.num_choices for sequence in self.running)
         for sequence in list(islice(self.waiting, self.limits.max_num_seqs)):
-            if self._budget <= 0 or sequence.num_choices > seats:
-                sequence.wait_reasons[WaitReason.BUDGET_SPENT if self._budget <= 0 else WaitReason.NO_SEAT] += 1
+            if self._prompt_budget <= 0 or sequence.num_choices > seats:
+                sequence.wait_reasons[WaitReason.BUDGET_SPENT if self._prompt_budget <= 0 else WaitReason.NO_SEAT] += 1
                 return
             if sequence.awaited is not None and sequence.awaited.is_awaited:
                 sequence.wait_reasons[WaitReason.PREFIX_IN_FLIGHT] += 1
@@ -263,7 +276,7 @@ class Scheduler:
     def _open(self, sequence: Sequence, match: PrefixMatch | None) -> bool:
         cache = self.kv.open(sequence.token_ids, sequence.namespace, match)
         start = cache.num_computed_tokens
-        num_tokens = min(sequence.num_tokens - start, self._budget)
+        num_tokens = min(sequence.num_tokens - start, self._prompt_budget)
         if not self.kv.allocate(cache, start + num_tokens):
             self.kv.free(cache, sequence.token_ids)
             return False
@@ -274,6 +287,7 @@ class Scheduler:
             sequence.match_end = None if match is None else match.end
         self._start(sequence)
         self._hand_out(sequence, start, num_tokens)
+        self._prompt_budget -= num_tokens
         return True
 
     def _start(self, sequence: Sequence) -> None:
