@@ -59,6 +59,9 @@ class ByteTokenizer:
     def token_text(self, token_id):
         return self.token_bytes(token_id).decode(errors="replace")
 
+    def all_token_bytes(self):
+        return [self.token_bytes(token) for token in range(NUM_TOKENS)]
+
     def is_special(self, token_id):
         return token_id == 0
 

@@ -132,7 +132,7 @@ WRONG_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": 1}, "logprobs"),
     ({"echo": True}, "echo"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
-    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "xml"}}, "response_format"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"modalities": ["audio"]}, "modalities[0]"),
     ({"functions": [{}]}, "functions"),

@@ -18,6 +18,7 @@ from typing import Any
 
 from octavo.engine.block_map import BlockMap, describe_blocks
 from octavo.engine.explanation import ExplanationLog, RequestExplanation, explain
+from octavo.engine.grammar import CompiledGrammar, GrammarCompiler
 from octavo.engine.request import Choice, PromptInput, Request, describe_logprobs
 from octavo.engine.stats import EngineStats, StatsCollector
 from octavo.engine.validation import RequestChecker
@@ -77,6 +78,7 @@ class Engine:
         priority: int = 0,
         cache_salt: str | None = None,
         is_rendered: bool = False,
+        grammar: CompiledGrammar | None = None,
     ) -> str:
         """Queues a request.
 
@@ -86,6 +88,7 @@ class Engine:
             priority: lower runs earlier.
             cache_salt: KV is shared only among requests of equal salt.
             is_rendered: the text comes from a chat template: its control tokens count as such and none are added.
+            grammar: what every answer must follow.
 
         Returns:
             the request's id.
@@ -99,7 +102,7 @@ class Engine:
             raise RequestError(f"request_id={request_id!r} is in use", field="request_id")
         prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
         max_tokens = self._checker.max_total_tokens(prompt_input, params, self._scheduler)
-        sampling = self._make_sampling(prompt_input, params)
+        sampling = self._make_sampling(prompt_input, params, grammar)
         namespace = (("salt", cache_salt),) if cache_salt else ()
         request = Request(request_id, prompt_input, params, RequestMetrics(time.monotonic()), priority, namespace)
         if params.prompt_logprobs is not None:
@@ -131,6 +134,10 @@ class Engine:
     def vocab_size(self) -> int:
         """Token ids below it are accepted."""
         return self._checker.vocab_size
+
+    def grammar_compiler(self) -> GrammarCompiler:
+        """Returns what makes grammars for `add_request`; safe to use while the engine works."""
+        return GrammarCompiler(self.tokenizer, self._checker.vocab_size, self._checker.end_token_ids)
 
     @property
     def max_model_len(self) -> int:
@@ -268,8 +275,10 @@ class Engine:
 
     # ---- making things
 
-    def _make_sampling(self, prompt: PromptInput, params: SamplingParams) -> SamplingRequest:
+    def _make_sampling(self, prompt: PromptInput, params: SamplingParams, grammar: CompiledGrammar | None) -> SamplingRequest:
         allowed = params.allowed_token_ids
+        if grammar is not None and params.ignore_eos:
+            raise RequestError("ignore_eos is not allowed with a grammar, which says where the answer ends", field="ignore_eos")
         return SamplingRequest(
             params=params,
             seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
@@ -278,6 +287,7 @@ class Engine:
             end_token_ids=frozenset() if params.ignore_eos else self._checker.end_token_ids,
             bad_words=self._checker.bad_words(params),
             token_bitmask=None if allowed is None else bitmask_of(allowed, self._checker.vocab_size),
+            constraint=None if grammar is None else grammar.constraint(),
         )
 
     def _make_sequence(self, request: Request, max_tokens: int, *, num_choices: int) -> Sequence:

@@ -14,12 +14,11 @@ from octavo.engine.detokenizer import Detokenizer
 from octavo.engine.stop_strings import StopStringMatcher
 from octavo.models.tokenizer import Tokenizer
 from octavo.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
-from octavo.runner.sampler import SampledToken, TokenLogprobs
+from octavo.runner.sampler import NO_TOKEN, SampledToken, TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
 from octavo.sampling_params import SamplingParams
 from octavo.scheduler.sequence import Sequence
 
-NO_TOKEN = -1  # the sampler's answer when bans and masks leave nothing to choose
 NO_TOKEN_REASON = "no token is allowed here"
 
 
@@ -101,7 +100,8 @@ class Choice:
 
     def _reason_to_end(self, token_id: int) -> tuple[str | None, str | int | None]:
         params = self.request.params
-        if len(self.output.token_ids) >= params.min_tokens:
+        is_constrained = self.sampling.constraint is not None  # an end token then means: complete, before min_tokens or not
+        if len(self.output.token_ids) >= params.min_tokens or is_constrained:
             if token_id in self.sampling.end_token_ids:
                 return "stop", None
             if token_id in params.stop_token_ids:

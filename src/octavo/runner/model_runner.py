@@ -76,6 +76,9 @@ class ModelRunner:
         if batch.block_copies:
             self._operations.copy_blocks(self._storage.blocks, np.array(batch.block_copies, np.int64))
         sizes = self._arrays.fill(batch)
+        for entry in batch.entries:
+            if entry.is_last_chunk:
+                requests[entry.sequence.sequence_id].prepare(entry.sequence.token_ids)
         self._forward.run(sizes)
         result = StepResult()
         self._sample(batch, requests, result)

@@ -4,7 +4,7 @@ Owns: the order adjust → mask → draw, and the raw distribution that log-prob
 come from, text.
 
 Invariants:
-1. A draw is a function of the row's logits and of (seed, choice index, position) alone.
+1. A draw is a function of the row's logits and of (seed, choice index, position) alone; a banned token is never drawn.
 2. Log-probabilities are of the raw distribution, before penalties, biases, masks and temperature.
 """
 
@@ -15,6 +15,8 @@ import numpy as np
 
 from octavo.kernels.operations import Operations
 from octavo.runner.sampling_request import SamplingRequest
+
+NO_TOKEN = -1  # drawn where bans and masks leave nothing to choose
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class TokenLogprobs:
 
 @dataclass(slots=True)
 class SampledToken:
-    """One drawn token."""
+    """One drawn token, or `NO_TOKEN`."""
 
     token_id: int
     logprobs: TokenLogprobs | None
@@ -72,6 +74,8 @@ class Sampler:
         num_draws = [row.num_draws for row in sampled]
         rows = np.repeat(np.arange(len(sampled), dtype=np.int32), num_draws)
         token_ids = self._draw(logits, sampled, rows)
+        if changed:
+            token_ids[np.isneginf(logits[rows, token_ids])] = NO_TOKEN
         reported = self._report(raw, sampled, rows, token_ids)
         drawn = iter([SampledToken(token, logprobs) for token, logprobs in zip(token_ids.tolist(), reported, strict=True)])
         return [list(islice(drawn, num)) for num in num_draws]
@@ -106,7 +110,7 @@ class Sampler:
             )
 
     def _mask(self, logits: np.ndarray, sampled: list[SampledRow]) -> None:
-        masks = {index: row.request.token_bitmask for index, row in enumerate(sampled) if row.request.token_bitmask is not None}
+        masks = {index: bitmask for index, row in enumerate(sampled) if (bitmask := row.request.bitmask(row.token_ids)) is not None}
         if masks:
             self._operations.mask_logits(logits, np.array(list(masks), np.int32), np.stack(list(masks.values())))
 
@@ -128,11 +132,13 @@ class Sampler:
         self, raw: np.ndarray, sampled: list[SampledRow], rows: np.ndarray, token_ids: np.ndarray
     ) -> list[TokenLogprobs | None]:
         reported: list[TokenLogprobs | None] = [None] * len(rows)
-        if all(row.request.params.logprobs is None for row in sampled):
-            return reported
         wanted = {
-            draw: num_top for draw, row in enumerate(rows.tolist()) if (num_top := sampled[row].request.params.logprobs) is not None
+            draw: num_top
+            for draw, row in enumerate(rows.tolist())
+            if (num_top := sampled[row].request.params.logprobs) is not None and token_ids[draw] != NO_TOKEN
         }
+        if not wanted:
+            return reported
         draws = list(wanted)
         described = self.logprobs(raw, rows[draws], token_ids[draws], max(wanted.values()))
         for draw, logprobs in zip(draws, described, strict=True):

@@ -19,6 +19,7 @@ from octavo.server.engine_thread import EngineThread, Submission
 from octavo.server.errors import install_handlers
 from octavo.server.events import EventBus
 from octavo.server.gate import Gate
+from octavo.server.grammars import GrammarStore
 from octavo.server.keys import read_keys
 from octavo.server.metrics import ServerMetrics
 from octavo.server.routes import chat, completions, health, inspection, models, tokens
@@ -65,7 +66,8 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     metrics = ServerMetrics(model.name)
     events = EventBus()
     thread = EngineThread(engine, Recorder(metrics, events), max_requests=config.max_requests, max_lag_tokens=config.max_lag_tokens)
-    context = ServerContext(config, model, thread, metrics, events, read_keys(config.api_key, config.api_keys))
+    grammars = GrammarStore(engine.grammar_compiler(), config)
+    context = ServerContext(config, model, thread, metrics, events, read_keys(config.api_key, config.api_keys), grammars)
     app = FastAPI(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
     app.state.context = context
     install_handlers(app)

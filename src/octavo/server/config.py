@@ -26,6 +26,9 @@ class ServerConfig:
     max_choices: int = setting(16, "Largest n and best_of.", minimum=1)
     max_logprobs: int = setting(20, "Most alternatives per token in logprobs.", minimum=0)
     max_stop_strings: int = setting(16, "Most stop strings, and most bad words, of one request.", minimum=1)
+    max_grammar_bytes: int = setting(2**16, "Largest JSON schema, expression or grammar.", unit="bytes", minimum=1)
+    max_grammar_depth: int = setting(64, "Deepest nesting of brackets in one of those.", minimum=1)
+    max_compile_seconds: int = setting(5, "One that takes longer to compile is refused.", unit="seconds", minimum=1)
     max_request_seconds: int = setting(600, "A request that takes longer ends with what it has.", unit="seconds", minimum=1)
     max_lag_tokens: int = setting(
         1024, "A stream is dropped when more tokens than these wait for its reader.", unit="tokens", minimum=1

@@ -13,6 +13,7 @@ from octavo.server.config import ServerConfig
 from octavo.server.engine_thread import EngineThread
 from octavo.server.errors import ApiError
 from octavo.server.events import EventBus
+from octavo.server.grammars import GrammarStore
 from octavo.server.keys import KeyRing
 from octavo.server.metrics import ServerMetrics
 from octavo.server.served_model import ServedModel
@@ -37,6 +38,7 @@ class ServerContext:
     metrics: ServerMetrics
     events: EventBus
     keys: KeyRing
+    grammars: GrammarStore
     is_draining: bool = False
 
     async def latest_stats(self) -> "EngineStats | None":

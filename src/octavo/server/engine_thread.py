@@ -31,6 +31,7 @@ from octavo.server.keys import ANONYMOUS, ApiKey
 
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine
+    from octavo.engine.grammar import CompiledGrammar
 
 IDLE_STEP_SECONDS = 0.01  # pause after a step that could compute nothing although requests wait
 STOP_SECONDS = 10.0  # a thread that does not end by then is left to the end of the process
@@ -52,6 +53,7 @@ class Submission:
     key: ApiKey = ANONYMOUS
     priority: int = 0
     cache_salt: str | None = None
+    grammar: "CompiledGrammar | None" = None
 
 
 class Observer(Protocol):
@@ -278,6 +280,7 @@ class EngineThread:
             request_id=submission.request_id,
             priority=submission.priority,
             cache_salt=submission.cache_salt,
+            grammar=submission.grammar,
         )
         num_choices = submission.params.n
         self._owners[submission.request_id] = _Owner(

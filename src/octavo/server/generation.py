@@ -11,7 +11,7 @@ Invariants:
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fastapi import Request, Response
 from pydantic_core import to_json
@@ -25,6 +25,9 @@ from octavo.server.context import ServerContext
 from octavo.server.engine_thread import Submission
 from octavo.server.errors import ApiError
 from octavo.server.protocol.base import GenerationFields, PromptTokensDetails, Usage
+
+if TYPE_CHECKING:
+    from octavo.engine.grammar import CompiledGrammar
 
 DONE = b"data: [DONE]\n\n"
 SEND_SECONDS = 10.0  # what a client has to take the rest of a stream after the time limit of its request
@@ -43,13 +46,20 @@ class StreamWriter(Protocol):
         """Returns the events after the last delta."""
 
 
-def make_submissions(body: GenerationFields, call: Call, prompts: list[list[int]], params: SamplingParams) -> list[Submission]:
+def make_submissions(
+    body: GenerationFields,
+    call: Call,
+    prompts: list[list[int]],
+    params: SamplingParams,
+    grammar: "CompiledGrammar | None",
+) -> list[Submission]:
     """Returns an engine request for each prompt."""
     call.take_request_id(body.request_id)
     call.log.update({name: value for name in ("user", "safety_identifier") if (value := getattr(body, name, None)) is not None})
     suffixes = [""] if len(prompts) == 1 else [f"-{index}" for index in range(len(prompts))]
+    priority, salt = call.priority(body.priority), call.salt(body.cache_salt)
     return [
-        Submission(call.request_id + suffix, prompt, params, call.key, call.priority(body.priority), call.salt(body.cache_salt))
+        Submission(call.request_id + suffix, prompt, params, call.key, priority, salt, grammar)
         for suffix, prompt in zip(suffixes, prompts, strict=True)
     ]
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from octavo.server.errors import invalid
-from octavo.server.protocol.base import GenerationFields, Name, RequestBody, ResponseBody, Usage
+from octavo.server.protocol.base import Name, RequestBody, ResponseBody, Usage
 from octavo.server.protocol.completions import PromptLogprobs
+from octavo.server.protocol.structured import StructuredFields
 
 MAX_MESSAGES = 10_000
 
@@ -64,13 +65,7 @@ class ConversationFields(RequestBody):
         return ChatPrompt(rendered, adds_prompt, continues, self.chat_template_kwargs or {})
 
 
-class TextFormat(RequestBody):
-    """The answer is plain text."""
-
-    type: Literal["text"]
-
-
-class ChatRequest(GenerationFields, ConversationFields):
+class ChatRequest(StructuredFields, ConversationFields):
     """A conversation to continue."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -79,7 +74,6 @@ class ChatRequest(GenerationFields, ConversationFields):
     top_logprobs: int | None = None
     echo: bool | None = Field(None, description="Begin the answer with the text of the last message.")
     safety_identifier: Name | None = Field(None, description="Written to the access log.")
-    response_format: TextFormat | None = None
 
     audio: None = None
     chat_template: None = None

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, FailFast, Field, Tag
 from typing_extensions import TypeAliasType
 
-from octavo.server.protocol.base import GenerationFields, ResponseBody, Usage
+from octavo.server.protocol.base import ResponseBody, Usage
+from octavo.server.protocol.structured import StructuredFields
 
 
 def _kind_of_prompt(prompt: Any) -> str:
@@ -33,7 +34,7 @@ Prompt = Annotated[
 ]
 
 
-class CompletionRequest(GenerationFields):
+class CompletionRequest(StructuredFields):
     """A text to continue, or several."""
 
     prompt: Prompt

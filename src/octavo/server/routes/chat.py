@@ -39,7 +39,8 @@ async def create_chat_completion(
     text, token_ids = await context.model.encode_chat(body.prompt_of(body.messages))
     if context.config.log_prompts:
         call.log["prompts"] = [text]
-    submissions = make_submissions(body, call, [token_ids], params)
+    grammar = await context.grammars.compile(body.grammar())
+    submissions = make_submissions(body, call, [token_ids], params, grammar)
     writer = ChatWriter(
         id=f"chatcmpl-{call.request_id}",
         created=int(time.time()),

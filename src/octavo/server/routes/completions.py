@@ -38,7 +38,8 @@ async def create_completion(
     prompts = await read_prompts(body, context)
     if context.config.log_prompts:
         call.log["prompts"] = [prompt.text for prompt in prompts]
-    submissions = make_submissions(body, call, [prompt.token_ids for prompt in prompts], params)
+    grammar = await context.grammars.compile(body.grammar())
+    submissions = make_submissions(body, call, [prompt.token_ids for prompt in prompts], params, grammar)
     writer = CompletionWriter(
         id=f"cmpl-{call.request_id}",
         created=int(time.time()),
