@@ -387,7 +387,7 @@ PackedWeight pack(EagerExecutor& executor, const nb::list& parts, const std::str
   const WeightFormat format = weight_format_from_name(weight_format);
   executor.prepare();
   nb::gil_scoped_release release;
-  return pack_weight(rows, num_inputs, format, executor.pool());
+  return pack_weight(rows, num_inputs, format, executor.arena(), executor.pool());
 }
 
 }  // namespace
@@ -404,7 +404,7 @@ NB_MODULE(_cpu, m) {
   nb::class_<PackedWeight>(m, "PackedWeight")
       .def_prop_ro("shape", [](const PackedWeight& w) { return nb::make_tuple(w.num_outputs, w.num_inputs); })
       .def_prop_ro("weight_format", [](const PackedWeight& w) { return weight_format_name(w.format); })
-      .def_prop_ro("num_bytes", [](const PackedWeight& w) { return w.storage.num_bytes(); });
+      .def_prop_ro("num_bytes", [](const PackedWeight& w) { return w.num_bytes; });
   m.def("pack_weight", &pack);
 
   nb::class_<Executor>(m, "Executor");

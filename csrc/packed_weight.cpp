@@ -78,9 +78,10 @@ uint32_t four_bytes(const uint8_t* p) {
   return word;
 }
 
-void write_floats(const float* values, const PanelLayout& layout, const Column& column) {
-  for (int row = 0; row < layout.words(); ++row) {
-    if (layout.bits == 32) {
+template <PanelKind kKind>
+void write_floats(const float* values, const Column& column) {
+  for (int row = 0; row < panel_layout(kKind).words(); ++row) {
+    if constexpr (kKind == PanelKind::kFp32) {
       column.set_word(row, bit_cast<uint32_t>(values[row]));
     } else {
       column.set_word(row, to_bf16(values[2 * row]) | static_cast<uint32_t>(to_bf16(values[2 * row + 1])) << 16);
@@ -88,16 +89,18 @@ void write_floats(const float* values, const PanelLayout& layout, const Column& 
   }
 }
 
-void write_quants(const QuantBlock& block, const PanelLayout& layout, const Column& column) {
+template <PanelKind kKind>
+void write_quants(const QuantBlock& block, const Column& column) {
+  constexpr PanelLayout layout = panel_layout(kKind);
   for (int row = 0; row < layout.words(); ++row) {
-    if (layout.bits == 8) {
+    if constexpr (layout.bits == 8) {
       column.set_word(row, four_bytes(block.quants + 4 * row));
     } else {
       column.set_word(row, four_bytes(block.quants + 8 * row) | four_bytes(block.quants + 8 * row + 4) << 4);
     }
   }
   for (int i = 0; i < layout.scales_per_group; ++i) column.set_scale(layout, i, block.scales[i]);
-  if (layout.minimum) column.set_scale(layout, layout.scales_per_group, block.minimum);
+  if constexpr (layout.minimum) column.set_scale(layout, layout.scales_per_group, block.minimum);
 }
 
 void read_column(const PanelLayout& layout, const Column& column, float* values) {
@@ -163,33 +166,55 @@ std::vector<SegmentSource> plan_segments(const std::vector<WeightPart>& parts, i
   return sources;
 }
 
-void pack_row(const WeightPart& part, const std::byte* row, int64_t num_inputs, PanelKind kind, std::byte* panel,
-              int index) {
-  const PanelLayout layout = panel_layout(kind);
-  const bool keeps_bits = !is_dense(part.encoding) && layout.bits <= 8;
+template <PanelKind kKind>
+void pack_row(const WeightPart& part, const std::byte* row, int64_t num_inputs, std::byte* panel, int index) {
+  constexpr PanelLayout layout = panel_layout(kKind);
+  const bool dense = is_dense(part.encoding);
   for (int64_t group = 0; group * kGroupSize < num_inputs; ++group) {
     const Column column{panel + group * layout.group_bytes(), index};
-    QuantBlock block;
-    if (keeps_bits) {
-      read_quants(part.encoding, row, group, block);
-      write_quants(block, layout, column);
-      continue;
-    }
-    float values[kGroupSize];
     const int64_t left = num_inputs - group * kGroupSize;
-    read_floats(part.encoding, row, group, left < kGroupSize ? left : kGroupSize, values);
-    if (layout.bits > 8) {
-      write_floats(values, layout, column);
-      continue;
+    float values[kGroupSize];
+    if (dense || layout.bits > 8) read_floats(part.encoding, row, group, left < kGroupSize ? left : kGroupSize, values);
+    if constexpr (layout.bits > 8) {
+      write_floats<kKind>(values, column);
+    } else {
+      QuantBlock block;
+      if (!dense) {
+        read_quants(part.encoding, row, group, block);
+      } else {
+        layout.bits == 4 ? round_to_int4(values, block) : round_to_int8(values, block);
+      }
+      write_quants<kKind>(block, column);
     }
-    layout.bits == 4 ? round_to_int4(values, block) : round_to_int8(values, block);
-    write_quants(block, layout, column);
   }
+}
+
+using PackRow = void(const WeightPart&, const std::byte*, int64_t, std::byte*, int);
+
+PackRow* row_packer(PanelKind kind) {
+  switch (kind) {
+    case PanelKind::kFp32:
+      return pack_row<PanelKind::kFp32>;
+    case PanelKind::kBf16:
+      return pack_row<PanelKind::kBf16>;
+    case PanelKind::kInt8:
+      return pack_row<PanelKind::kInt8>;
+    case PanelKind::kInt8Minimum:
+      return pack_row<PanelKind::kInt8Minimum>;
+    case PanelKind::kInt8Group16:
+      return pack_row<PanelKind::kInt8Group16>;
+    case PanelKind::kInt4:
+      return pack_row<PanelKind::kInt4>;
+    case PanelKind::kInt4Wide:
+      return pack_row<PanelKind::kInt4Wide>;
+  }
+  return nullptr;
 }
 
 // Packs this worker's share of the panels.
 void pack_panels(const SegmentSource& source, int64_t num_inputs, const Worker& worker) {
   const WeightSegment& segment = source.segment;
+  PackRow* const pack_row = row_packer(segment.kind);
   int64_t first_panel = 0;
   for (const WeightPart& part : source.parts) {
     const int64_t row_bytes = encoded_row_bytes(part.encoding, num_inputs);
@@ -199,7 +224,7 @@ void pack_panels(const SegmentSource& source, int64_t num_inputs, const Worker& 
       std::byte* panel_bytes = segment.panels + (first_panel + panel) * segment.panel_bytes;
       for (int index = 0; index < kPanelWidth && panel * kPanelWidth + index < part.num_rows; ++index) {
         const std::byte* row = part.data + (panel * kPanelWidth + index) * row_bytes;
-        pack_row(part, row, num_inputs, segment.kind, panel_bytes, index);
+        pack_row(part, row, num_inputs, panel_bytes, index);
       }
     }
     first_panel += num_panels;
@@ -218,13 +243,17 @@ WeightFormat weight_format_from_name(const std::string& name) {
 const char* weight_format_name(WeightFormat format) { return kFormatNames[static_cast<int>(format)].name; }
 
 PackedWeight pack_weight(const std::vector<WeightPart>& parts, int64_t num_inputs, WeightFormat format,
-                         ThreadPool& pool) {
+                         WeightArena& arena, ThreadPool& pool) {
   std::vector<SegmentSource> sources = plan_segments(parts, num_inputs, format);
-  PackedWeight weight{format, 0, num_inputs, 0, static_cast<int>(sources.size()), {}, {}};
   int64_t num_bytes = 0;
   for (const SegmentSource& source : sources) num_bytes += source.segment.num_panels * source.segment.panel_bytes;
-  weight.storage = AlignedStorage(num_bytes);
-  std::byte* panels = weight.storage.data();
+  PackedWeight weight{};
+  weight.format = format;
+  weight.num_inputs = num_inputs;
+  weight.num_segments = static_cast<int>(sources.size());
+  weight.panels = arena.allocate(num_bytes);
+  weight.num_bytes = num_bytes;
+  std::byte* panels = weight.panels.get();
   for (size_t i = 0; i < sources.size(); ++i) {
     sources[i].segment.panels = panels;
     panels += sources[i].segment.num_panels * sources[i].segment.panel_bytes;

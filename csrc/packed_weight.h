@@ -12,11 +12,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "aligned_storage.h"
 #include "thread_pool.h"
+#include "weight_arena.h"
 #include "weight_block.h"
 
 namespace octavo {
@@ -89,7 +90,8 @@ struct PackedWeight {
   int64_t num_panels;
   int num_segments;
   WeightSegment segments[kMaxSegments];
-  AlignedStorage storage;
+  std::shared_ptr<std::byte> panels;
+  int64_t num_bytes;
 };
 
 // Rows of one tensor of a model file, as they lie there.
@@ -103,10 +105,10 @@ struct WeightPart {
 WeightFormat weight_format_from_name(const std::string& name);
 const char* weight_format_name(WeightFormat format);
 
-// Packs the parts, stacked along their rows, on all threads of the pool. Throws std::invalid_argument when there are
-// too many parts of different kinds.
+// Packs the parts, stacked along their rows, into the arena, on all threads of the pool. Throws std::invalid_argument
+// when there are too many parts of different kinds.
 PackedWeight pack_weight(const std::vector<WeightPart>& parts, int64_t num_inputs, WeightFormat format,
-                         ThreadPool& pool);
+                         WeightArena& arena, ThreadPool& pool);
 
 // Writes row `row` (one output) as num_inputs floats.
 void unpack_row(const PackedWeight& weight, int64_t row, float* out);

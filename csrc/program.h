@@ -9,6 +9,7 @@
 
 #include "kernels/kernel_table.h"
 #include "thread_pool.h"
+#include "weight_arena.h"
 
 namespace octavo {
 
@@ -46,9 +47,11 @@ class EagerExecutor : public Executor {
   const KernelTable& kernels() const override { return kernels_; }
   AttentionWorkspace& attention_workspace() override { return attention_workspace_; }
   ThreadPool& pool() { return pool_; }
+  WeightArena& arena() { return arena_; }
 
  private:
   ThreadPool pool_;
+  WeightArena arena_;
   const KernelTable& kernels_;
   AttentionWorkspace attention_workspace_;
 };

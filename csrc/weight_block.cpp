@@ -131,8 +131,10 @@ void read_q6_k(const uint8_t* p, int sub_block, QuantBlock& block) {
   block.scales[1] = scale * static_cast<float>(scales[1]);
 }
 
-uint8_t rounded_quant(float value, int limit) {
-  return static_cast<uint8_t>(std::clamp(std::nearbyint(value), 0.0f, static_cast<float>(limit)));
+// Written so that it runs in vectors; NaN becomes 0.
+uint8_t rounded_quant(float value, float limit) {
+  const float positive = value > 0 ? value : 0;
+  return static_cast<uint8_t>(static_cast<int>((positive < limit ? positive : limit) + 0.5f));
 }
 
 float rounded_to_fp16(float value) { return from_fp16(to_fp16(value)); }
@@ -207,9 +209,13 @@ void read_floats(WeightEncoding encoding, const std::byte* row, int64_t group, i
 }
 
 void round_to_int4(const float* values, QuantBlock& block) {
-  const auto [smallest, largest] = std::minmax_element(values, values + kGroupSize);
-  const float minimum = rounded_to_fp16(*smallest);
-  const float scale = rounded_to_fp16((*largest - minimum) / 15);
+  float smallest = values[0], largest = values[0];
+  for (int i = 1; i < kGroupSize; ++i) {
+    smallest = values[i] < smallest ? values[i] : smallest;
+    largest = values[i] > largest ? values[i] : largest;
+  }
+  const float minimum = rounded_to_fp16(smallest);
+  const float scale = rounded_to_fp16((largest - minimum) / 15);
   set_scale(block, 0, scale, minimum);
   const float inverse = scale > 0 ? 1 / scale : 0;
   for (int i = 0; i < kGroupSize; ++i) block.quants[i] = rounded_quant((values[i] - minimum) * inverse, 15);

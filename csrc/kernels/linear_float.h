@@ -112,7 +112,7 @@ struct Bf16Panel : FloatRows {
   static void multiply(const PreparedRows& rows, const std::byte* panel, int64_t num_groups, float* sums,
                        std::byte* chunk_floats) {
     if (rows.count < kMinRowsToExpand) {
-      const std::byte* next = rows.count > kBf16TileRows ? panel + num_groups * kGroupBytes : nullptr;
+      const std::byte* next = panel + (rows.count > kBf16TileRows ? num_groups * kGroupBytes : kLookaheadBytes);
       return multiply_chunk<Bf16Weights>(rows, panel, 0, num_groups, sums, next);
     }
     for (int64_t group = 0; group < num_groups; group += kFloatChunkGroups) {

@@ -179,7 +179,8 @@ struct GroupedPanel {
     for (int64_t group = 0; group < num_groups; group += kChunkGroups) {
       const int64_t chunk = num_groups - group < kChunkGroups ? num_groups - group : kChunkGroups;
       const std::byte* weights = panel + group * Tile::kLayout.group_bytes();
-      const std::byte* next = rows.count > kGroupedTileRows ? weights + chunk * Tile::kLayout.group_bytes() : nullptr;
+      const int64_t chunk_bytes = chunk * Tile::kLayout.group_bytes();
+      const std::byte* next = weights + (rows.count > kGroupedTileRows ? chunk_bytes : kLookaheadBytes);
       const Tile tile{
           rows.data + group * static_cast<int64_t>(sizeof(Activations)), rows.stride, weights, chunk, sums, next};
       for_each_row_block<kGroupedTileRows>(rows.count, tile);

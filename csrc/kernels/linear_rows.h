@@ -28,9 +28,11 @@ static inline int32_t load_word(const std::byte* p) {
   return word;
 }
 
-// Asks for the weights that follow while others are multiplied: the first of several blocks of rows does, so that they
-// lie in the second-level cache when their turn comes. A single block reads each weight once, and the processor's own
-// prefetch does it better.
+// How far a single block of rows looks ahead: enough lines on the way to hide the latency of memory.
+constexpr int64_t kLookaheadBytes = 2048;
+
+// Asks for weights that follow while others are multiplied. A single block of rows looks a fixed distance ahead; of
+// several blocks that multiply the same weights the first asks for those that come after all blocks are done.
 template <int64_t kBytes>  // per step
 class Lookahead {
  public:
