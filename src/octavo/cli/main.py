@@ -23,6 +23,7 @@ COMMANDS = {  # name -> what `octavo --help` says of it
     "chat": "Talk with a model in the terminal.",
     "serve": "Serve a model over HTTP to OpenAI's clients.",
     "pull": "Fetch a model's files, so that everything works offline afterwards.",
+    "simulate": "Show what a machine would do with a workload, without running a model.",
     "demo": "Answer 32 conversations at once in a small KV budget.",
 }
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130

@@ -1,0 +1,158 @@
+"""``octavo simulate``: what a machine would do with a workload, without running a model.
+
+Owns: the choice of model and machine, and how reports are shown. Must not know: how anything is simulated.
+"""
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from octavo.cli.options import given_settings, settings_options, with_options
+from octavo.cli.terminal import progress_bar, working
+from octavo.errors import ConfigError
+from octavo.simulator.memories import ALLOCATORS, PAGED
+from octavo.simulator.report import Report, Spread
+from octavo.simulator.settings import SimulationSettings, simulate
+from octavo.simulator.step_time import A100_40GB, OPT_13B, MachineRates, ModelCosts, model_costs
+
+PAPER_MODEL, PAPER_MACHINE, THIS_MACHINE = "opt-13b", "a100-40gb", "this"
+
+
+@with_options(*settings_options(SimulationSettings, skip=["allocator"]))
+@click.command("simulate")
+@click.argument("model", default=PAPER_MODEL)
+@click.option(
+    "--allocator",
+    "allocators",
+    multiple=True,
+    type=click.Choice(ALLOCATORS),
+    default=[PAGED],
+    show_default=True,
+    help="How KV memory is given to sequences. Give it several times to compare.",
+)
+@click.option(
+    "--machine",
+    type=click.Choice([PAPER_MACHINE, THIS_MACHINE]),
+    default=PAPER_MACHINE,
+    show_default=True,
+    help="Whose rates to start from; this measures the processor for a second.",
+)
+@click.option("--bandwidth-gb-per-s", type=click.FloatRange(min=0, min_open=True), help="Memory bandwidth, in the machine's place.")
+@click.option("--tflops", type=click.FloatRange(min=0, min_open=True), help="Arithmetic, in the machine's place.")
+@click.option("--step-overhead-ms", type=click.FloatRange(min=0), help="Time added to every step.")
+@click.option("--sequence-overhead-ms", type=click.FloatRange(min=0), help="Time added to a step for each sequence in it.")
+@click.option("--weight-bits", type=click.FloatRange(min=0, min_open=True), default=16, show_default=True, help="Bits per weight.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object for each allocator, instead of a table.")
+def command(model: str, allocators: tuple[str, ...], machine: str, weight_bits: float, as_json: bool, **options: Any) -> None:
+    """Simulate serving MODEL: the real scheduler and memory, under a virtual clock.
+
+    MODEL is opt-13b, as in the PagedAttention paper, or whatever `octavo serve` takes; of it only the description is used.
+    """
+    settings = SimulationSettings(**given_settings(SimulationSettings, options))
+    costs = _read_costs(model, weight_bits, settings.kv_dtype)
+    rates = _given_rates(_read_rates(machine), options)
+    reports = {}
+    for allocator in dict.fromkeys(allocators):
+        with progress_bar("requests") as bar:
+            task = bar.add_task(allocator, total=_num_requests(settings))
+            reports[allocator] = simulate(
+                replace(settings, allocator=allocator),
+                costs,
+                rates,
+                lambda num_finished, bar=bar, task=task: bar.update(task, completed=num_finished),
+            )
+    if as_json:
+        click.echo(json.dumps([{"allocator": allocator, **asdict(report)} for allocator, report in reports.items()]))
+    else:
+        _print_table(reports)
+
+
+def _read_costs(model: str, weight_bits: float, kv_dtype: str) -> ModelCosts:
+    if model == PAPER_MODEL:
+        if weight_bits != 16 or kv_dtype not in ("bf16", "fp16"):
+            raise ConfigError(f"{PAPER_MODEL} is simulated in 16 bits only, as in the paper", hint="name another model")
+        return OPT_13B
+    from octavo.engine.loading import read_spec
+    from octavo.models.model_files import load_model_files
+
+    with working("reading the model's description"):
+        return model_costs(read_spec(load_model_files(model)), weight_bits=weight_bits, kv_dtype=kv_dtype)
+
+
+def _read_rates(machine: str) -> MachineRates:
+    if machine == PAPER_MACHINE:
+        return A100_40GB
+    from octavo.kernels.cpu import probe_machine
+    from octavo.kernels.cpu_count import default_num_threads
+
+    with working("measuring this machine"):
+        rates = probe_machine(default_num_threads())
+    return MachineRates(rates.read_gb_per_s * 1e9, max(rates.fp32_gflop_per_s, rates.bf16_gflop_per_s) * 1e9)
+
+
+def _given_rates(rates: MachineRates, options: dict[str, Any]) -> MachineRates:
+    """Returns the rates with those in the place of which the user gave others."""
+    units = {
+        "bytes_per_s": ("bandwidth_gb_per_s", 1e9),
+        "flop_per_s": ("tflops", 1e12),
+        "step_overhead_s": ("step_overhead_ms", 1e-3),
+        "sequence_overhead_s": ("sequence_overhead_ms", 1e-3),
+    }
+    given = {name: options[option] * unit for name, (option, unit) in units.items() if options[option] is not None}
+    return replace(rates, **given)
+
+
+def _num_requests(settings: SimulationSettings) -> int | None:
+    """Returns how many requests will come to an end; None where only the run tells."""
+    return None if settings.trace or settings.workload == "chats" else settings.requests
+
+
+def _print_table(reports: dict[str, Report]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for allocator in reports:
+        table.add_column(allocator, justify="right")
+    columns = [_lines(report) for report in reports.values()]
+    for name in columns[0]:
+        table.add_row(name, *(lines[name] for lines in columns))
+    Console(highlight=False).print(table)
+
+
+def _lines(report: Report) -> dict[str, str]:
+    """Returns the lines of the table: what is shown, and its figure."""
+    split = {f"memory while requests wait: {kind}": f"{share:.1%}" for kind, share in (report.split or {}).items()}
+    if not split:
+        split = {f"memory while requests wait: {kind}": "–" for kind in ("tokens", "reservation", "internal", "external")}
+    cost = report.cost_per_million_tokens
+    return {
+        "sequences at once, mean": f"{report.mean_running:.2f}",
+        "sequences at once, most": f"{report.peak_running}",
+        **split,
+        **_spread_lines("time to first token", report.ttft),
+        **_spread_lines("time per later token", report.tpot),
+        "output tokens per second": f"{report.output_tokens_per_s:.1f}",
+        "requests per second": f"{report.requests_per_s:.3f}",
+        "requests per second within the goals": f"{report.goodput_per_s:.3f}",
+        "requests finished / refused": f"{report.num_finished} / {report.num_refused}",
+        "preemptions": f"{report.num_preemptions}",
+        "tokens computed again": f"{report.num_recomputed_tokens}",
+        "prompt tokens found in the prefix cache": f"{report.hit_ratio:.1%}",
+        "virtual time": f"{report.elapsed_s:.1f} s",
+        "cost per million output tokens": "–" if cost is None else f"{cost:.2f}",
+    }
+
+
+def _spread_lines(name: str, spread: Spread) -> dict[str, str]:
+    return {
+        f"{name}, mean": _milliseconds(spread.mean_ms),
+        f"{name}, median": _milliseconds(spread.p50_ms),
+        f"{name}, 99 of 100": _milliseconds(spread.p99_ms),
+    }
+
+
+def _milliseconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} ms"
