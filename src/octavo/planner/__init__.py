@@ -1,0 +1,1 @@
+"""What fits on a machine, computed before anything is loaded."""
