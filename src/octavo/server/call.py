@@ -60,6 +60,11 @@ def new_call(header_id: str | None) -> Call:
     return Call(header_id)
 
 
-def get_call(request: Request) -> Call:
-    """Returns the record that the middleware made for a request."""
+def call_of(request: Request) -> Call:
+    """Returns the record that the gate made for a request."""
     return request.scope["octavo.call"]
+
+
+async def get_call(request: Request) -> Call:
+    """The same as a dependency of routes; a coroutine, because FastAPI would run a plain function on another thread."""
+    return call_of(request)

@@ -50,6 +50,9 @@ class ServerContext:
             return None
 
 
-def get_context(request: Request) -> ServerContext:
-    """Returns the context of the server that a request came to."""
+async def get_context(request: Request) -> ServerContext:
+    """Returns the context of the server that a request came to.
+
+    It is a coroutine because FastAPI would run a plain function on another thread.
+    """
     return request.app.state.context

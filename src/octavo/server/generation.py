@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from octavo.outputs import RequestOutput
 from octavo.sampling_params import SamplingParams
 from octavo.server.answer import Answer, PromptDelta
-from octavo.server.call import Call, get_call
+from octavo.server.call import Call, call_of
 from octavo.server.context import ServerContext
 from octavo.server.engine_thread import Submission
 from octavo.server.errors import ApiError
@@ -67,7 +67,7 @@ def make_submissions(
 @asynccontextmanager
 async def attend(request: Request, context: ServerContext, answer: Answer) -> AsyncIterator[None]:
     """Watches client and clock while an answer is made; afterwards the answer is released, whatever happened."""
-    call = get_call(request)
+    call = call_of(request)
 
     def on_gone(watcher: asyncio.Task) -> None:
         if not watcher.cancelled():
@@ -98,7 +98,7 @@ async def collect(request: Request, context: ServerContext, answer: Answer) -> l
     """
     async with attend(request, context, answer):
         results = await answer.results()
-    note_results(get_call(request), context, results)
+    note_results(call_of(request), context, results)
     if not any(output.token_ids for result in results for output in result.outputs) and all(
         output.finish_reason == "abort" for result in results for output in result.outputs
     ):
@@ -164,5 +164,5 @@ class EventStream(Response):
             results = await self._answer.results()
         except ApiError as error:
             return event(error.body())
-        note_results(get_call(self._request), self._context, results)
+        note_results(call_of(self._request), self._context, results)
         return self._writer.end(results)
