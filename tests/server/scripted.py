@@ -126,6 +126,7 @@ def make_engine(
     max_model_len: int = 512,
     step_seconds: float = 0.0,
     chat: bool = True,
+    template: str = TEMPLATE,
 ) -> Engine:
     """Returns an engine that plays back a script."""
     tokenizer = make_tokenizer()
@@ -135,7 +136,7 @@ def make_engine(
         scheduler=Scheduler(kv, SchedulerLimits(max_num_seqs, max_num_batched_tokens)),
         runner=ScriptedRunner(script or text_script({}), step_seconds),
         tokenizer=tokenizer,
-        chat_template=ChatTemplate({"default": TEMPLATE}) if chat else None,
+        chat_template=ChatTemplate({"default": template}) if chat else None,
         default_sampling={},
         checker=RequestChecker(tokenizer, VOCAB_SIZE, max_model_len, frozenset({END})),
     )

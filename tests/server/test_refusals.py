@@ -133,7 +133,7 @@ WRONG_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"echo": True}, "echo"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
     ({"response_format": {"type": "xml"}}, "response_format"),
-    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"modalities": ["audio"]}, "modalities[0]"),
     ({"functions": [{}]}, "functions"),
     ({"reasoning_effort": "high"}, "reasoning_effort"),

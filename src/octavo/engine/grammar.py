@@ -37,12 +37,12 @@ class Grammar:
     """What an answer must be.
 
     Attributes:
-        kind: how ``text`` is to be read: as a JSON schema, a regular expression, a grammar in Lark's or GBNF's notation, or a JSON
-            list of texts to choose from.
+        kind: how ``text`` is to be read: as a JSON schema, a regular expression, a grammar in the notation of Lark or GBNF, of
+            Lark alone, or a JSON list of texts to choose from.
         field: the request's field that it comes from, for errors.
     """
 
-    kind: Literal["json", "regex", "grammar", "choice"]
+    kind: Literal["json", "regex", "grammar", "lark", "choice"]
     text: str
     field: str
 

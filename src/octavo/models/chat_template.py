@@ -37,6 +37,10 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._compiled: dict[str, Template] = {}
 
+    def source(self, *, with_tools: bool) -> str:
+        """Returns the Jinja text that renders conversations, with tools or without."""
+        return self.sources.get(TOOLS_NAME if with_tools and TOOLS_NAME in self.sources else DEFAULT_NAME, "")
+
     def render(
         self,
         messages: Sequence[Message],

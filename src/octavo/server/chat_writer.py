@@ -7,15 +7,17 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.models.tokenizer import Tokenizer
-from octavo.outputs import CompletionOutput, Logprob, RequestOutput
+from octavo.outputs import CompletionOutput, Logprob, OutputDelta, RequestOutput
 from octavo.server.answer import PromptDelta
 from octavo.server.generation import event, make_usage
 from octavo.server.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.protocol.chat import AssistantMessage, ChatChoice, ChatLogprobs, ChatResponse
+from octavo.server.tool_parser import ToolCallParser
+from octavo.server.tools import Tools, call_deltas, join_calls
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class ChatWriter:
         lead: text that every answer begins with: the message that is continued, where it is to be repeated.
         num_top: alternatives to show per token; None: no log-probabilities.
         num_choices: answers to the conversation.
+        tools: what the model may call; None: its text is taken as it is.
     """
 
     id: str
@@ -37,6 +40,8 @@ class ChatWriter:
     num_top: int | None = None
     includes_usage: bool = False
     returns_token_ids: bool = False
+    tools: Tools | None = None
+    _parsers: dict[int, ToolCallParser] = field(default_factory=dict)
 
     # ---- whole
 
@@ -53,14 +58,24 @@ class ChatWriter:
         )
 
     def _choice(self, output: CompletionOutput) -> ChatChoice:
+        message, finish_reason = self._message(output)
         return ChatChoice(
             index=output.index,
-            message=AssistantMessage(content=self.lead + output.text),
+            message=message,
             logprobs=self._logprobs(output.logprobs),
-            finish_reason=output.finish_reason,
+            finish_reason=finish_reason,
             stop_reason=output.stop_reason,
             token_ids=output.token_ids if self.returns_token_ids else None,
         )
+
+    def _message(self, output: CompletionOutput) -> tuple[AssistantMessage, str | None]:
+        if self.tools is None:
+            return AssistantMessage(content=self.lead + output.text), output.finish_reason
+        parser = self.tools.parser()
+        pieces = [*parser.feed(output.text), *parser.finish()]
+        content = self.lead + "".join(piece.content for piece in pieces)
+        calls = join_calls(pieces, f"{self.id}/{output.index}")
+        return AssistantMessage(content=content or None, tool_calls=calls or None), _reason(output.finish_reason, parser)
 
     def _logprobs(self, entries: Sequence[dict[int, Logprob]] | None) -> ChatLogprobs | None:
         return None if self.num_top is None else chat_logprobs(entries or [], self.num_top, self.tokenizer)
@@ -79,17 +94,31 @@ class ChatWriter:
             delta = item.delta
             if not (delta.text or delta.finish_reason or delta.logprobs or self.returns_token_ids):
                 continue
+            content, finish_reason = self._delta(delta)
             choice: dict[str, Any] = {
                 "index": delta.index,
-                "delta": {"content": delta.text},
+                "delta": content,
                 "logprobs": self._logprobs(delta.logprobs),
-                "finish_reason": delta.finish_reason,
+                "finish_reason": finish_reason,
                 "stop_reason": delta.stop_reason,
             }
             if self.returns_token_ids:
                 choice["token_ids"] = delta.token_ids
             events.append(self._chunk([choice]))
         return b"".join(events)
+
+    def _delta(self, delta: OutputDelta) -> tuple[dict[str, Any], str | None]:
+        if self.tools is None:
+            return {"content": delta.text}, delta.finish_reason
+        parser = self._parsers.setdefault(delta.index, self.tools.parser())
+        pieces = parser.feed(delta.text)
+        if delta.finish_reason is not None:
+            pieces += parser.finish()
+        calls = call_deltas(pieces, f"{self.id}/{delta.index}")
+        body: dict[str, Any] = {"content": "".join(piece.content for piece in pieces)}
+        if calls:
+            body["tool_calls"] = calls
+        return body, _reason(delta.finish_reason, parser)
 
     def end(self, results: list[RequestOutput]) -> bytes:
         """Returns the event with the usage, if it was asked for."""
@@ -100,3 +129,7 @@ class ChatWriter:
         if self.includes_usage:
             chunk["usage"] = usage
         return event(chunk)
+
+
+def _reason(finish_reason: str | None, parser: ToolCallParser) -> str | None:
+    return "tool_calls" if finish_reason == "stop" and parser.num_calls else finish_reason

@@ -84,7 +84,7 @@ class ServedModel:
                 field="messages",
                 hint="use /v1/completions, or start the server with chat_template",
             )
-        num_chars = sum(len(message.get("content") or "") for message in prompt.messages)
+        num_chars = sum(len(message.get("content") or "") for message in prompt.messages) + len(str(prompt.tools))
         return await self._run(num_chars, partial(self._encode_chat, self.chat_template, prompt))
 
     def _encode_chat(self, template: "ChatTemplate", prompt: ChatPrompt) -> tuple[str, list[int]]:
@@ -92,6 +92,7 @@ class ServedModel:
             prompt.messages,
             add_generation_prompt=prompt.add_generation_prompt,
             continue_final_message=prompt.continue_final_message,
+            tools=prompt.tools or None,
             arguments=prompt.arguments,
         )
         self._check_length(text, "messages")

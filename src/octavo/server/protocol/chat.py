@@ -3,15 +3,16 @@
 Owns: the fields, as OpenAI's and vLLM's clients know them. Must not know: how they are honoured.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from octavo.server.errors import invalid
+from octavo.server.errors import ApiError, invalid
 from octavo.server.protocol.base import Name, RequestBody, ResponseBody, Usage
 from octavo.server.protocol.completions import PromptLogprobs
 from octavo.server.protocol.structured import StructuredFields
+from octavo.server.protocol.tools import PastToolCall, ToolCall, ToolCallDelta, ToolFields
 
 MAX_MESSAGES = 10_000
 
@@ -24,6 +25,7 @@ class ChatPrompt:
     add_generation_prompt: bool
     continue_final_message: bool
     arguments: dict[str, Any]
+    tools: list[dict[str, Any]] = field(default_factory=list)
 
 
 class TextPart(RequestBody):
@@ -36,18 +38,46 @@ class TextPart(RequestBody):
 class ChatMessage(RequestBody):
     """One message."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
     name: Name | None = None
+    tool_calls: list[PastToolCall] | None = None
+    tool_call_id: Name | None = None
     refusal: None = None
     audio: None = None
     function_call: None = None
 
-    def for_template(self) -> dict[str, str]:
-        """Returns the message as chat templates read it."""
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        message = {"role": "system" if self.role == "developer" else self.role, "content": content}
-        return message if self.name is None else {**message, "name": self.name}
+    def for_template(self, path: str) -> dict[str, Any]:
+        """Returns the message as chat templates read it.
+
+        Args:
+            path: the message's place in the request, for errors.
+        """
+        self._check(path)
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text}
+        if self.name is not None:
+            message["name"] = self.name
+        if self.tool_calls:
+            calls = enumerate(self.tool_calls)
+            message["tool_calls"] = [call.for_template(f"{path}.tool_calls[{index}]") for index, call in calls]
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        return message
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+    def _check(self, path: str) -> None:
+        if self.content is None and not self.tool_calls:
+            raise ApiError(400, f"{path}.content is missing", param=f"{path}.content", code="missing_field")
+        if self.tool_calls and self.role != "assistant":
+            raise invalid(f"{path}.tool_calls", f"tool_calls are the assistant's; this message is the {self.role}'s")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise invalid(f"{path}.tool_call_id", "tool_call_id belongs to messages with the role tool, and to all of them")
 
 
 class ConversationFields(RequestBody):
@@ -61,11 +91,11 @@ class ConversationFields(RequestBody):
         """Returns what the model is to be shown of the messages."""
         continues = bool(self.continue_final_message)
         adds_prompt = not continues if self.add_generation_prompt is None else self.add_generation_prompt
-        rendered = [message.for_template() for message in messages]
+        rendered = [message.for_template(f"messages[{index}]") for index, message in enumerate(messages)]
         return ChatPrompt(rendered, adds_prompt, continues, self.chat_template_kwargs or {})
 
 
-class ChatRequest(StructuredFields, ConversationFields):
+class ChatRequest(StructuredFields, ConversationFields, ToolFields):
     """A conversation to continue."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -81,13 +111,10 @@ class ChatRequest(StructuredFields, ConversationFields):
     function_call: Literal["none"] | None = None
     functions: Annotated[list[Any], Field(max_length=0)] | None = None
     modalities: list[Literal["text"]] | None = None
-    parallel_tool_calls: bool | None = Field(None, description="Means nothing as long as there are no tools.")
     prediction: None = None
     prompt_cache_key: None = None
     prompt_cache_retention: Literal["in_memory", "in-memory"] | None = None
     reasoning_effort: Literal["none"] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
     verbosity: Literal["medium"] | None = None
     web_search_options: None = None
 
@@ -130,8 +157,9 @@ class AssistantMessage(ResponseBody):
     """The model's message."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(ResponseBody):
@@ -164,6 +192,7 @@ class ChatDelta(ResponseBody):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(ResponseBody):

@@ -79,7 +79,7 @@ class StructuredFields(GenerationFields):
             raise invalid(grammars[1].field, f"{grammars[1].field} is not allowed together with {grammars[0].field}")
         grammar = grammars[0] if grammars else None
         if grammar is not None and grammar.kind == "json":
-            self._check_whole(grammar)
+            self.check_whole(grammar)
         return grammar
 
     def _guided(self) -> list[Grammar]:
@@ -88,10 +88,11 @@ class StructuredFields(GenerationFields):
             *_of_texts({"regex": self.guided_regex, "choice": self.guided_choice, "grammar": self.guided_grammar}, "guided_"),
         ]
 
-    def _check_whole(self, grammar: Grammar) -> None:
+    def check_whole(self, grammar: Grammar) -> None:
+        """Refuses fields that would end an answer before its grammar does."""
         for name in ("stop", "stop_token_ids"):
             if getattr(self, name):
-                raise invalid(name, f"{name} is not allowed with {grammar.field}: it would cut the JSON document")
+                raise invalid(name, f"{name} is not allowed with {grammar.field}: it would cut the answer short")
 
 
 def _of_format(response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> list[Grammar]:

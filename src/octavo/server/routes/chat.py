@@ -4,7 +4,8 @@ Owns: what the fields of a conversation's request mean. Must not know: how answe
 """
 
 import time
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -17,6 +18,10 @@ from octavo.server.generation import EventStream, collect, make_submissions
 from octavo.server.protocol.base import ERROR_RESPONSES, STREAM_RESPONSES
 from octavo.server.protocol.chat import ChatRequest, ChatResponse
 from octavo.server.sampling import check_at_most, make_params
+from octavo.server.tools import Tools, read_tools
+
+if TYPE_CHECKING:
+    from octavo.engine.grammar import Grammar
 
 router = APIRouter(route_class=JsonRoute, tags=["generation"])
 
@@ -36,10 +41,14 @@ async def create_chat_completion(
         raise invalid("prompt_logprobs", "prompt_logprobs is not allowed with stream=true")
     num_top = body.num_logprobs()
     params = make_params(body, context.model.default_params, context.config, max_tokens=body.answer_limit(), logprobs=num_top)
-    text, token_ids = await context.model.encode_chat(body.prompt_of(body.messages))
+    tools = read_tools(body, context.model.chat_template)
+    prompt = body.prompt_of(body.messages)
+    if tools is not None:
+        prompt, params = replace(prompt, tools=tools.descriptions), replace(params, skip_special_tokens=False)
+    text, token_ids = await context.model.encode_chat(prompt)
     if context.config.log_prompts:
         call.log["prompts"] = [text]
-    grammar = await context.grammars.compile(body.grammar())
+    grammar = await context.grammars.compile(_grammar(body, tools))
     submissions = make_submissions(body, call, [token_ids], params, grammar)
     writer = ChatWriter(
         id=f"chatcmpl-{call.request_id}",
@@ -51,6 +60,7 @@ async def create_chat_completion(
         num_top=num_top,
         includes_usage=body.includes_usage,
         returns_token_ids=bool(body.return_token_ids),
+        tools=tools,
     )
     answer = await context.engine.submit(submissions, streams=bool(body.stream))
     if body.stream:
@@ -64,4 +74,14 @@ def _lead(body: ChatRequest) -> str:
         return ""
     if not body.continue_final_message:
         raise invalid("echo", "echo is allowed only with continue_final_message=true: otherwise a new message begins")
-    return body.messages[-1].for_template()["content"]
+    return body.messages[-1].text
+
+
+def _grammar(body: ChatRequest, tools: Tools | None) -> "Grammar | None":
+    """Returns what the answer must follow: its form, or the calls that it must consist of."""
+    grammar, calls = body.grammar(), tools.forced_grammar() if tools is not None else None
+    if grammar is not None and tools is not None:
+        raise invalid(grammar.field, f"{grammar.field} is not allowed together with tools: a call would not fit it")
+    if calls is not None:
+        body.check_whole(calls)
+    return grammar or calls
