@@ -21,8 +21,8 @@ constexpr int kTileGranules = kTileTokens / kGranuleTokens;
 
 // Rows whose accumulators fit in the registers beside two vectors of B: 6 of 16 registers, 12 of 32.
 constexpr int kBlockRows = 6;
-// Accumulators that leave room for operands: 12 of 16 registers; 24 of 32 (AVX-512 and NEON).
-constexpr int kMaxAccumulators = VF::kLanes == 8 ? 12 : 24;
+// Accumulators of a block with more than two vectors: 8 of 16 registers (with 12 the compiler spills), 24 of 32.
+constexpr int kMaxAccumulators = VF::kLanes == 8 ? 8 : 24;
 
 // Below every score, and finite: differences of maxima stay numbers.
 constexpr float kLowest = -3.0e38f;
@@ -41,10 +41,17 @@ struct Rows {
   float cap;             // 0, or: scores are cap * tanh(dot)
 };
 
-// The granules of one tile that some row sees.
+// The granules of one tile that some row sees; the others are null.
 struct Tile {
   int64_t start;  // position of the tile's first token
   Granule granules[kTileGranules];
+  // Granules to fetch meanwhile: kTileGranules beside the scores, as many beside the weighted sum.
+  const std::byte* const* ahead;
+};
+
+struct RowRange {
+  int64_t begin;
+  int64_t end;
 };
 
 // acc[r][j] += a[r] * B[j] for one k; `load_b(j)` gives vector j of row k of B.
@@ -73,7 +80,11 @@ template <class Elements, int kRows, int kGranules>
 static void score_granules(const Rows& rows, int64_t row, const Tile& tile, int granule) {
   constexpr int kVectors = kGranules * kGranuleVectors;
   const std::byte* keys[kGranules];
-  for (int i = 0; i < kGranules; ++i) keys[i] = tile.granules[granule + i].k;
+  const std::byte* ahead[kGranules];
+  for (int i = 0; i < kGranules; ++i) {
+    keys[i] = tile.granules[granule + i].k;
+    ahead[i] = tile.ahead[granule + i];
+  }
   VF acc[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int j = 0; j < kVectors; ++j) acc[r][j] = zero();
@@ -81,6 +92,7 @@ static void score_granules(const Rows& rows, int64_t row, const Tile& tile, int 
   const float* queries = rows.queries + row * rows.head_dim;
   for (int64_t k = 0; k < rows.head_dim; k += 2) {
     const auto column = [](int j) { return j % kGranuleVectors * VF::kLanes; };
+    for (int i = 0; i < kGranules; ++i) Elements::fetch_rows(ahead[i], k);
     multiply_step(acc, queries + k, rows.head_dim, [&](int j) __attribute__((always_inline)) {
       return Elements::template load<0>(keys[j / kGranuleVectors], kGranuleTokens, k, column(j));
     });
@@ -102,48 +114,82 @@ static inline VF keep_visible(VF x, int64_t begin, int64_t end, VF other) {
   return select_less(index, broadcast(static_cast<float>(end)), after_begin, other);
 }
 
-// Turns a row's scores into weights exp2(score - maximum), times the scales of V where there are any, and updates the
-// row's maximum and sum. Returns the factor by which the row's output so far must shrink.
-static float soft_max_row(const Rows& rows, int64_t row, const Tile& tile, int first_granule, int last_granule) {
-  float* scores = rows.scores + row * kTileTokens;
-  const int64_t begin = rows.begin[row] - tile.start;
-  const int64_t end = rows.end[row] - tile.start;
-  const bool partly_visible = begin > first_granule * kGranuleTokens || end < last_granule * kGranuleTokens;
-  const VF cap = broadcast(rows.cap);
-  const VF hidden = broadcast(-__builtin_inff());
-  VF largest = broadcast(rows.maximum[row]);
-  for (int token = first_granule * kGranuleTokens; token < last_granule * kGranuleTokens; token += VF::kLanes) {
+// The part of a tile that is looked at for a row: token offsets [begin, end), whole granules, of which the row sees
+// [visible_begin, visible_end).
+struct Extent {
+  int begin;
+  int end;
+  int64_t visible_begin;
+  int64_t visible_end;
+
+  bool all_visible() const { return visible_begin <= begin && visible_end >= end; }
+};
+
+// Scores times the scales of K, through the cap, and minus infinity where the row does not see the token.
+static void adjust_scores(float* scores, const Tile& tile, const Extent& extent, float cap) {
+  for (int token = extent.begin; token < extent.end; token += VF::kLanes) {
     const float* scales = tile.granules[token / kGranuleTokens].k_scales;
     VF score = load(scores + token);
     if (scales != nullptr) score = score * load(scales + token % kGranuleTokens);
-    if (rows.cap > 0.0f) score = cap * tanh(score);
-    if (partly_visible) score = keep_visible(score, begin - token, end - token, hidden);
-    store(scores + token, score);
-    largest = max(largest, score);
+    if (cap > 0.0f) score = broadcast(cap) * tanh(score);
+    const VF hidden = broadcast(-__builtin_inff());
+    store(scores + token, keep_visible(score, extent.visible_begin - token, extent.visible_end - token, hidden));
   }
+}
+
+// Weights times the scales of V. The scale of a token that the row does not see may be anything.
+static void scale_weights(float* weights, const Tile& tile, const Extent& extent) {
+  for (int token = extent.begin; token < extent.end; token += VF::kLanes) {
+    const float* scales = tile.granules[token / kGranuleTokens].v_scales;
+    const VF weight = load(weights + token) * load(scales + token % kGranuleTokens);
+    store(weights + token, keep_visible(weight, extent.visible_begin - token, extent.visible_end - token, zero()));
+  }
+}
+
+// Turns a row's scores into weights exp2(score - maximum) and updates its maximum and sum. Returns the factor by which
+// the row's output so far must shrink.
+static float soft_max_row(const Rows& rows, int64_t row, const Tile& tile, int first_granule, int last_granule) {
+  float* scores = rows.scores + row * kTileTokens;
+  const Extent extent = {first_granule * kGranuleTokens, last_granule * kGranuleTokens, rows.begin[row] - tile.start,
+                         rows.end[row] - tile.start};
+  const bool scaled = tile.granules[first_granule].k_scales != nullptr;
+  if (scaled || rows.cap > 0.0f || !extent.all_visible()) adjust_scores(scores, tile, extent, rows.cap);
+  VF largest = broadcast(rows.maximum[row]);
+  for (int token = extent.begin; token < extent.end; token += VF::kLanes) largest = max(largest, load(scores + token));
   const float old_maximum = rows.maximum[row];
   const float maximum = reduce_max(largest);
-  rows.maximum[row] = maximum;
   const VF shift = broadcast(maximum);
   VF sum = zero();
-  for (int token = first_granule * kGranuleTokens; token < last_granule * kGranuleTokens; token += VF::kLanes) {
-    const float* scales = tile.granules[token / kGranuleTokens].v_scales;
-    VF weight = exp2(load(scores + token) - shift);
+  for (int token = extent.begin; token < extent.end; token += VF::kLanes) {
+    const VF weight = exp2(load(scores + token) - shift);
     sum = sum + weight;
-    if (scales != nullptr) weight = weight * load(scales + token % kGranuleTokens);
-    if (scales != nullptr && partly_visible) weight = keep_visible(weight, begin - token, end - token, zero());
     store(scores + token, weight);
   }
+  if (scaled) scale_weights(scores, tile, extent);
   float* row_sum = rows.sum + row * VF::kLanes;
   if (maximum == old_maximum) {
     store(row_sum, load(row_sum) + sum);
     return 1.0f;
   }
+  rows.maximum[row] = maximum;
   alignas(64) float factors[VF::kLanes];
   const VF factor = exp2(broadcast(old_maximum) - shift);
   store(factors, factor);
   store(row_sum, fma(load(row_sum), factor, sum));
   return factors[0];
+}
+
+// The weighted sum fetches panel by panel too: sixteen rows of sixteen elements, wherever they lie in a matrix.
+struct AheadPanel {
+  const std::byte* granule;
+  int64_t row;
+};
+
+// The panel that is fetched beside panel `number` of a pass over the tile's granules at `column`.
+static inline AheadPanel ahead_panel(const Tile& tile, int64_t head_dim, int64_t column, int64_t number) {
+  const auto panels_in_granule = static_cast<uint32_t>(head_dim / kGranuleTokens);
+  const auto panel = static_cast<uint32_t>(column / kGranuleTokens * kTileGranules + number);
+  return {tile.ahead[kTileGranules + panel / panels_in_granule], panel % panels_in_granule * kGranuleTokens};
 }
 
 // output[r] = shrink[r] * output[r] + sum over tokens in begin .. end of weight[r][token] * V[token], for kPanels * 16
@@ -161,6 +207,7 @@ static void weigh_values(const Rows& rows, int64_t row, const float* shrink, con
   const float* weights = rows.scores + row * kTileTokens;
   for (int64_t token = begin; token < end;) {
     const std::byte* values = tile.granules[token / kGranuleTokens].v;
+    const AheadPanel ahead = ahead_panel(tile, head_dim, column, token / kGranuleTokens * kPanels);
     const int64_t granule_end = (token / kGranuleTokens + 1) * kGranuleTokens;
     const int64_t stop = end < granule_end ? end : granule_end;
     const float* a = weights + token / kGranuleTokens * kGranuleTokens;
@@ -181,6 +228,7 @@ static void weigh_values(const Rows& rows, int64_t row, const float* shrink, con
       ++k;
     }
     for (; k + 2 <= k_stop; k += 2) {
+      for (int i = 0; i < kPanels; ++i) Elements::fetch_rows(ahead.granule, ahead.row + kPanels * k + 2 * i);
       first(k);
       second(k);
     }
@@ -224,13 +272,14 @@ static void attend_block(const Rows& rows, int64_t row, const Tile& tile) {
   }
 }
 
-// All rows against one tile, in blocks of nearly equal size.
+// Rows of one KV head against one tile, in blocks of nearly equal size.
 template <class Elements>
-static void attend_tile(const Rows& rows, const Tile& tile) {
-  const int64_t num_blocks = (rows.num_rows + kBlockRows - 1) / kBlockRows;
+static void attend_tile(const Rows& rows, RowRange range, const Tile& tile) {
+  const int64_t num_rows = range.end - range.begin;
+  const int64_t num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
   for (int64_t block = 0; block < num_blocks; ++block) {
-    const int64_t row = rows.num_rows * block / num_blocks;
-    switch (rows.num_rows * (block + 1) / num_blocks - row) {
+    const int64_t row = range.begin + num_rows * block / num_blocks;
+    switch (range.begin + num_rows * (block + 1) / num_blocks - row) {
       case 1:
         attend_block<Elements, 1>(rows, row, tile);
         break;
@@ -253,19 +302,26 @@ static void attend_tile(const Rows& rows, const Tile& tile) {
   }
 }
 
-// Copies a granule as floats to k and v, [head_dim, 16] and [16, head_dim].
+// Replaces granule i of the tile by its floats, 16 * head_dim each for k and v, in the order of ExpandedElements. (K is
+// a single panel.)
 template <class Elements>
-static void expand_granule(Granule& granule, int64_t head_dim, float* k, float* v) {
+static void expand_granule(Tile& tile, int i, int64_t head_dim, float* k, float* v) {
+  Granule& granule = tile.granules[i];
   for (int64_t d = 0; d < head_dim; d += 2) {
+    Elements::fetch_rows(tile.ahead[i], d);
     for (int column = 0; column < kGranuleTokens; column += VF::kLanes) {
       store(k + d * kGranuleTokens + column, Elements::template load<0>(granule.k, kGranuleTokens, d, column));
       store(k + (d + 1) * kGranuleTokens + column, Elements::template load<1>(granule.k, kGranuleTokens, d, column));
     }
   }
   for (int64_t token = 0; token < kGranuleTokens; token += 2) {
+    for (int64_t row = 0; row < head_dim / 8; row += 2) {
+      Elements::fetch_rows(tile.ahead[kTileGranules + i], token * head_dim / kGranuleTokens + row);
+    }
     for (int64_t column = 0; column < head_dim; column += VF::kLanes) {
-      store(v + token * head_dim + column, Elements::template load<0>(granule.v, head_dim, token, column));
-      store(v + (token + 1) * head_dim + column, Elements::template load<1>(granule.v, head_dim, token, column));
+      float* to = v + ExpandedElements::offset(kGranuleTokens, token, column);
+      store(to, Elements::template load<0>(granule.v, head_dim, token, column));
+      store(to + kGranuleTokens, Elements::template load<1>(granule.v, head_dim, token, column));
     }
   }
   granule.k = reinterpret_cast<std::byte*>(k);

@@ -13,13 +13,34 @@ namespace octavo::OCTAVO_ISA {
 constexpr int kGranuleTokens = 16;
 constexpr int kGranuleVectors = kGranuleTokens / VF::kLanes;
 
-// Each kind gives load<kOdd>(base, stride, k, column): columns column .. column + kLanes of row k + kOdd, for even k,
-// of a matrix whose rows have `stride` elements.
+// Begins to bring a line from memory into the second cache: the first is too small for what is read ahead.
+static inline void fetch(const void* address) { __builtin_prefetch(address, 0, 2); }
+
+// Each kind gives, for a matrix whose rows have `stride` elements, and for even k:
+//   load<kOdd>(base, stride, k, column)   columns column .. column + kLanes of row k + kOdd
+//   fetch_rows(base, k)                   fetches 32 elements from 16 * k on: rows k and k + 1 of a K matrix
 struct Fp32Elements {
   template <int kOdd>
   static inline VF load(const std::byte* base, int64_t stride, int64_t k, int64_t column) {
     return ::octavo::OCTAVO_ISA::load(reinterpret_cast<const float*>(base) + (k + kOdd) * stride + column);
   }
+  static inline void fetch_rows(const std::byte* base, int64_t k) {
+    fetch(base + k * 64);
+    fetch(base + k * 64 + 64);
+  }
+};
+
+// Floats that expand_granule wrote: panels of sixteen columns, one after the other, so that every panel is read in one
+// run.
+struct ExpandedElements {
+  static inline int64_t offset(int64_t num_rows, int64_t k, int64_t column) {
+    return (column / kGranuleTokens * num_rows + k) * kGranuleTokens + column % kGranuleTokens;
+  }
+  template <int kOdd>
+  static inline VF load(const std::byte* base, int64_t, int64_t k, int64_t column) {
+    return ::octavo::OCTAVO_ISA::load(reinterpret_cast<const float*>(base) + offset(kGranuleTokens, k + kOdd, column));
+  }
+  static inline void fetch_rows(const std::byte*, int64_t) {}
 };
 
 struct Fp16Elements {
@@ -27,6 +48,7 @@ struct Fp16Elements {
   static inline VF load(const std::byte* base, int64_t stride, int64_t k, int64_t column) {
     return load_fp16(reinterpret_cast<const uint16_t*>(base) + (k + kOdd) * stride + column);
   }
+  static inline void fetch_rows(const std::byte* base, int64_t k) { fetch(base + k * 32); }
 };
 
 struct Bf16Elements {
@@ -35,6 +57,7 @@ struct Bf16Elements {
     const uint16_t* pairs = reinterpret_cast<const uint16_t*>(base) + k * stride + 2 * column;
     return kOdd == 0 ? load_bf16_first(pairs) : load_bf16_second(pairs);
   }
+  static inline void fetch_rows(const std::byte* base, int64_t k) { fetch(base + k * 32); }
 };
 
 struct Int8Elements {
@@ -42,6 +65,7 @@ struct Int8Elements {
   static inline VF load(const std::byte* base, int64_t stride, int64_t k, int64_t column) {
     return load_int8(reinterpret_cast<const int8_t*>(base) + (k + kOdd) * stride + column);
   }
+  static inline void fetch_rows(const std::byte* base, int64_t k) { fetch(base + k * 16); }
 };
 
 // Where one head's sixteen tokens lie.
