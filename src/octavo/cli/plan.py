@@ -69,12 +69,12 @@ def _plan(model: str, machine_name: str, settings: dict[str, Any], *, as_json: b
     planner = Planner(described.name, described.spec, machine, weights, weight_format, request)
     plan = planner.plan()
     advice = advise(planner, plan)
+    if plot is not None:
+        draw_plan(plan, plot)
     if as_json:
         click.echo(json.dumps(plan_as_json(plan, advice), indent=2))
     else:
         print_plan(_console(), plan, advice)
-    if plot is not None:
-        draw_plan(plan, plot)
     return 0 if plan.fits else DOES_NOT_FIT
 
 

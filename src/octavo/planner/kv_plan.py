@@ -70,8 +70,12 @@ class EngineKVPlan:
     def sequence_bytes(self, context_tokens: int) -> int:
         return self._manager.blocks_needed(context_tokens, 1) * self.layout.block_bytes
 
+    def num_blocks(self, kv_bytes: int) -> int:
+        """Returns the blocks that the engine makes of a KV memory."""
+        return kv_bytes // self.layout.block_bytes
+
     def max_users(self, kv_bytes: int, context_tokens: int, shared_tokens: int) -> int:
-        num_blocks = kv_bytes // self.layout.block_bytes
+        num_blocks = self.num_blocks(kv_bytes)
         shared = self._shared_blocks(context_tokens, shared_tokens)
         growing = self._manager.blocks_needed(context_tokens, self.settings.step_tokens)
         if growing > num_blocks:

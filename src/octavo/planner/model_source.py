@@ -21,6 +21,7 @@ from octavo.models.sources import HUB_ID, cached_snapshot
 from octavo.planner.config_reader import read_plan_spec
 from octavo.planner.engine_models import plan_spec
 from octavo.planner.hub_headers import HUB_GGUF, read_hub_config, read_hub_gguf, read_hub_tensors
+from octavo.planner.packed_sizes import packed_bytes
 from octavo.planner.plan_spec import PlanSpec
 from octavo.planner.shipped_models import shipped_models
 
@@ -32,7 +33,8 @@ class DescribedModel:
     """A model that can be planned.
 
     Attributes:
-        tensors: each tensor's length in bytes; None where no file with tensors is known.
+        tensors: each tensor's bytes in memory: its length in the file, unless this engine widens it while it packs it; None where
+            no file with tensors is known.
     """
 
     name: str
@@ -86,9 +88,11 @@ def describe_path(path: Path) -> DescribedModel:
 
 
 def describe_gguf(name: str, header: GGUFHeader) -> DescribedModel:
-    """Returns the description that a GGUF header holds."""
+    """Returns the description that a GGUF header holds; only models that this engine runs have one."""
     spec = plan_spec(from_gguf_metadata(header.metadata, header.tensors))
-    return DescribedModel(name, spec, {tensor: entry.num_bytes for tensor, entry in header.tensors.items()})
+    entries = header.tensors.items()
+    tensors = {tensor: packed_bytes(entry.encoding, entry.shape, entry.num_bytes) for tensor, entry in entries}
+    return DescribedModel(name, spec, tensors)
 
 
 def describe_hub_model(hub_id: str) -> DescribedModel:
