@@ -16,10 +16,30 @@ CASES = [
     (HERMES, "just text with <tool and { braces }", "just text with <tool and { braces }", []),
     (HERMES, f'{TAG}\n{{"name": "look", "arguments": {{"at": "sky"}}}}\n{END}', "", [("look", {"at": "sky"})]),
     (HERMES, f'Well.\n{TAG}{{"arguments": {{"n": [1, {{}}]}}, "name": "look"}}{END}', "Well.", [("look", {"n": [1, {}]})]),
-    (HERMES, f'{TAG}{{"name": "wait"}}{END}\n{TAG}{{"name": "look", "arguments": {{"a": 1}}}}{END}', "", [("wait", {}), ("look", {"a": 1})]),
-    (HERMES, f'{TAG}{{"name": "wait", "arguments": null}}{END}{TAG}{{"name": "wait", "arguments": {{}}}}{END}', "", [("wait", {})] * 2),
-    (HERMES, f'{TAG}{{"name": "look", "arguments": {{"at": "a {END} \\" }} b"}}}}{END} done', " done", [("look", {"at": f'a {END} " }} b'})]),
-    (HERMES, f'{TAG}{{"name": "look", "arguments": {{"a": 1}}}}\n{TAG}{{"name": "wait"}}{END}', "", [("look", {"a": 1}), ("wait", {})]),
+    (
+        HERMES,
+        f'{TAG}{{"name": "wait"}}{END}\n{TAG}{{"name": "look", "arguments": {{"a": 1}}}}{END}',
+        "",
+        [("wait", {}), ("look", {"a": 1})],
+    ),
+    (
+        HERMES,
+        f'{TAG}{{"name": "wait", "arguments": null}}{END}{TAG}{{"name": "wait", "arguments": {{}}}}{END}',
+        "",
+        [("wait", {})] * 2,
+    ),
+    (
+        HERMES,
+        f'{TAG}{{"name": "look", "arguments": {{"at": "a {END} \\" }} b"}}}}{END} done',
+        " done",
+        [("look", {"at": f'a {END} " }} b'})],
+    ),
+    (
+        HERMES,
+        f'{TAG}{{"name": "look", "arguments": {{"a": 1}}}}\n{TAG}{{"name": "wait"}}{END}',
+        "",
+        [("look", {"a": 1}), ("wait", {})],
+    ),
     (HERMES, f'{TAG}{{"name": "nobody", "arguments": {{}}}}{END}', f'{TAG}{{"name": "nobody", "arguments": {{}}}}{END}', []),
     (HERMES, f"{TAG} no object {END}", f"{TAG} no object {END}", []),
     (HERMES, f'a {TAG}{{"name": "lo', f'a {TAG}{{"name": "lo', []),
@@ -28,9 +48,14 @@ CASES = [
     (LLAMA3, '<|python_tag|>{"name": "look", "arguments": {"at": 2}}', "", [("look", {"at": 2})]),
     (LLAMA3, 'Say {"name": "look", "parameters": {}}', 'Say {"name": "look", "parameters": {}}', []),
     (LLAMA3, '{"answer": 42}', '{"answer": 42}', []),
-    (MISTRAL, '[TOOL_CALLS] [{"name": "look", "arguments": {"at": "]"}}, {"name": "wait", "arguments": {}}]', "", [("look", {"at": "]"}), ("wait", {})]),
+    (
+        MISTRAL,
+        '[TOOL_CALLS] [{"name": "look", "arguments": {"at": "]"}}, {"name": "wait", "arguments": {}}]',
+        "",
+        [("look", {"at": "]"}), ("wait", {})],
+    ),
     (MISTRAL, "a [TOOL and [1]", "a [TOOL and [1]", []),
-]  # fmt: skip
+]
 
 
 def read(parser: ToolCallParser, parts: list[str]) -> tuple[str, list[tuple[str, dict]]]:

@@ -13,7 +13,8 @@ from server.scripted import MODEL_NAME, make_engine
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 TEMPLATE = (
-    "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% for message in messages %}{{ message.role }}: {{ message.content }}"
+    "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}"
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
     "{% for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}.{% endfor %}"
 )
 PARAMETERS = {

@@ -22,7 +22,7 @@ from octavo.server.gate import Gate
 from octavo.server.grammars import GrammarStore
 from octavo.server.keys import read_keys
 from octavo.server.metrics import ServerMetrics
-from octavo.server.routes import chat, completions, health, inspection, models, tokens
+from octavo.server.routes import chat, completions, health, inspection, messages, models, tokens
 from octavo.server.served_model import describe_model
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     app = FastAPI(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
     app.state.context = context
     install_handlers(app)
-    for routes in (chat, completions, models, tokens, health, inspection):
+    for routes in (chat, completions, messages, models, tokens, health, inspection):
         app.include_router(routes.router)
     app.add_middleware(Gate, context=context, access_log=AccessLog(as_json=config.log_json))
     if config.allowed_origins:  # outside the gate: a browser asks what is allowed without sending the key

@@ -5,7 +5,7 @@ Owns: watching the client and the clock while an answer is made, and the event s
 Invariants:
 1. A client that leaves, in whatever state its request is, leaves nothing in the engine after the current step.
 2. Nothing of a stream is sent before the engine accepted the request.
-3. A stream that began ends with ``data: [DONE]``, and with a finish reason for each choice or an error.
+3. A stream that began ends with its interface's last event, and with a finish reason for each choice or an error.
 """
 
 import asyncio
@@ -137,6 +137,7 @@ class EventStream(Response):
     """Sends an answer as server-sent events while it is made."""
 
     media_type = "text/event-stream"
+    last_event = DONE
 
     def __init__(self, request: Request, context: ServerContext, answer: Answer, writer: StreamWriter):
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
@@ -154,7 +155,7 @@ class EventStream(Response):
             async with asyncio.timeout(self._context.config.max_request_seconds + SEND_SECONDS):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await send_body(self._writer.start())
-                await send_body(await self._send_deltas(send_body) + DONE, more_body=False)
+                await send_body(await self._send_deltas(send_body) + self.last_event, more_body=False)
 
     async def _send_deltas(self, send_body: Callable) -> bytes:
         """Sends what arrives until the end and returns the last events."""
@@ -163,6 +164,10 @@ class EventStream(Response):
                 await send_body(self._writer.write(deltas))
             results = await self._answer.results()
         except ApiError as error:
-            return event(error.body())
+            return self.describe(error)
         note_results(call_of(self._request), self._context, results)
         return self._writer.end(results)
+
+    def describe(self, error: ApiError) -> bytes:
+        """Returns the event for an answer that failed after its stream began."""
+        return event(error.body())
