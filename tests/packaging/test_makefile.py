@@ -1,5 +1,6 @@
 """The Makefile: its help is complete, and a path with a space in it does not confuse it."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,8 +14,9 @@ COMMANDS = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split()
 
 
 def make(folder: Path, *arguments: str) -> str:
-    """Runs make in a folder and returns what it prints."""
-    return subprocess.run(["make", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+    """Runs make in a folder, as from a shell even when these tests run under make, and returns what it prints."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(["make", *arguments], cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
 
 
 def test_help_explains_every_command() -> None:
