@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <vector>
 
 #include "aligned_storage.h"
@@ -34,7 +35,8 @@ double multiply_rate(ThreadPool& pool, const MultiplyProbe& probe, const ProbeAr
 
 MachineRates probe_machine(const InstructionSet& set, int num_threads, int64_t num_bytes) {
   ThreadPool pool(num_threads);
-  const AlignedStorage storage(num_bytes);
+  AlignedStorage storage(num_bytes);
+  std::memset(storage.data(), 1, num_bytes);  // pages that were never written would all be read from one page of zeros
   std::vector<float> results(num_threads);
   volatile float one = 1;
   const ProbeArgs args{reinterpret_cast<const float*>(storage.data()), one, results.data()};
