@@ -3,8 +3,8 @@
 Owns: the running and waiting sequences and the decision which tokens a step computes. Must not know: tensors, text, sampling, time.
 
 There is no prefill or decode phase. Each sequence wants the tokens that it has beyond those computed; a step hands out the token
-budget: the oldest running sequence first, then those that want one token, then the rest in order of service, then waiting ones. What
-wants one token always gets it; what wants more shares the rest of the budget.
+budget: the oldest running sequence first, then those that want one token, then the rest in order of service, then waiting ones.
+What wants one token always gets it; what wants more shares the rest of the budget.
 
 Invariants:
 1. A sequence that was accepted fits the pool alone, whatever its length up to ``max_tokens`` (checked at the door).
