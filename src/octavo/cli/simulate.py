@@ -124,9 +124,9 @@ def _print_table(reports: dict[str, Report]) -> None:
 
 def _lines(report: Report) -> dict[str, str]:
     """Returns the lines of the table: what is shown, and its figure."""
-    split = {f"memory while requests wait: {kind}": f"{share:.1%}" for kind, share in (report.split or {}).items()}
+    split = {f"memory while it is short: {kind}": f"{share:.1%}" for kind, share in (report.split or {}).items()}
     if not split:
-        split = {f"memory while requests wait: {kind}": "–" for kind in ("tokens", "reservation", "internal", "external")}
+        split = {f"memory while it is short: {kind}": "–" for kind in ("tokens", "reservation", "internal", "external")}
     cost = report.cost_per_million_tokens
     return {
         "sequences at once, mean": f"{report.mean_running:.2f}",

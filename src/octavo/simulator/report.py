@@ -30,7 +30,7 @@ class Report:
         peak_running: most sequences at once on one replica.
         goodput_per_s: requests per second that reached their goals.
         hit_ratio: prompt tokens found in the prefix cache.
-        split: shares of the memory while requests waited; None if none ever did when the memory was looked at.
+        split: shares of the memory while requests waited for it; None if none did when it was looked at.
         cost_per_million_tokens: of output, in the price's currency; None without a price or without output.
     """
 

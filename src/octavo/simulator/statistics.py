@@ -69,7 +69,7 @@ class Statistics:
         busy_s: time in steps, added up over the replicas.
         running_s: sequences in a step times its duration, added up.
         latency_per_token: from arrival to the end, divided by the tokens of the answer.
-        split: of the memory, while requests waited.
+        split: of the memory, while requests waited for it.
     """
 
     goals: Goals = field(default_factory=Goals)

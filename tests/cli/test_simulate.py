@@ -1,0 +1,64 @@
+"""octavo simulate: the table and the JSON, the rates that an option replaces, and what is refused."""
+
+import json
+
+import pytest
+
+from octavo.cli.main import main
+
+SMALL = ["simulate", "--requests", "10", "--lengths", "alpaca"]
+
+
+def reports(capsys, *arguments: str) -> list[dict]:
+    """Returns what ``--json`` prints."""
+    assert main([*SMALL, "--json", *arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "", "progress belongs on a terminal only"
+    return json.loads(captured.out)
+
+
+def test_table_has_a_column_for_each_allocator(capsys) -> None:
+    assert main([*SMALL, "--allocator", "paged", "--allocator", "oracle"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["paged", "oracle"]
+    assert any(line.split() == ["requests", "finished", "/", "refused", "10", "/", "0", "10", "/", "0"] for line in lines)
+
+
+def test_json_has_every_figure(capsys) -> None:
+    first, second = reports(capsys, "--allocator", "paged", "--allocator", "maximum", "--price-per-hour", "2")
+    assert (first["allocator"], second["allocator"]) == ("paged", "maximum")
+    assert first["num_finished"] == second["num_finished"] == 10
+    assert first["ttft"]["p50_ms"] > 0
+    assert first["cost_per_million_tokens"] > 0
+
+
+def test_rates_replace_the_machines(capsys) -> None:
+    (plain,) = reports(capsys)
+    (slow,) = reports(capsys, "--bandwidth-gb-per-s", "100")
+    (held_up,) = reports(capsys, "--step-overhead-ms", "500")
+    assert slow["tpot"]["mean_ms"] > 5 * plain["tpot"]["mean_ms"]
+    assert held_up["tpot"]["mean_ms"] > 500
+
+
+def test_trace_is_served_and_what_is_too_long_is_refused(capsys, tmp_path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"arrival_s": 0, "prompt_tokens": 9, "output_tokens": 4}, {"arrival_s": 1, "prompt_tokens": 4000, "output_tokens": 4}]
+    trace.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    (report,) = reports(capsys, "--trace", str(trace))
+    assert (report["num_finished"], report["num_refused"], report["num_output_tokens"]) == (1, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rate", "0"], "rate=0.0"),
+        (["--weight-bits", "4"], "16 bits only"),
+        (["--kv-memory", "much"], "kv_memory='much'"),
+        (["--trace", "no-such-file"], "no-such-file"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments: list[str], message: str, capsys) -> None:
+    assert main([*SMALL, *arguments]) != 0
+    error = capsys.readouterr().err.splitlines()
+    assert message in error[0]
+    assert len(error) <= 2
