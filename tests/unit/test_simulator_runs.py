@@ -117,6 +117,8 @@ def test_windowed_layers_read_and_hold_less() -> None:
     [
         ({"rate": 0.0}, "rate=0.0"),
         ({"think_s": -1.0}, "think_s=-1.0"),
+        ({"rate": float("nan")}, "rate=nan"),
+        ({"price_per_hour": float("inf")}, "price_per_hour=inf"),
         ({"max_num_batched_tokens": 8, "max_num_seqs": 9}, "below max_num_seqs"),
         ({"system_tokens": 127}, "leaves no room"),
         ({"kv_memory": "100"}, "hold 0 KV blocks"),

@@ -3,8 +3,7 @@
 Owns: the distributions of lengths. Must not know: when requests come.
 
 Source: the means are those of Kwon et al., SOSP 2023 (section 6.1), which gives no spreads. ShareGPT's answers have the spread at
-which the paper's own share of tokens under reserve-maximum comes out (20.4 % of the memory in 7 sequences of mean length 459);
-the other spreads are ours.
+which the paper's own share of tokens under reserve-maximum comes out (20.4 % of the memory); the other spreads are ours.
 """
 
 import math

@@ -3,6 +3,7 @@
 Owns: every setting's name, unit, default and description; how the parts are put together. Must not know: how a report is shown.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
@@ -59,8 +60,10 @@ class SimulationSettings:
         check_fields(self)
         for item in fields(self):
             value = getattr(self, item.name)
-            if "float" in str(item.type) and value is not None and (value < 0 or (value == 0 and item.name == "rate")):
-                raise ConfigError(f"{item.name}={value!r} is not a number above 0")
+            if "float" in str(item.type) and value is not None and not 0 <= value < math.inf:
+                raise ConfigError(f"{item.name}={value!r} is not a number of at least 0")
+        if self.rate == 0:
+            raise ConfigError("rate=0.0 lets no request come", hint="give a number above 0")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens} is below max_num_seqs={self.max_num_seqs}",
