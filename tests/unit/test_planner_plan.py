@@ -95,10 +95,13 @@ def test_fits_to_the_byte(spare: int, fits: bool) -> None:
 
 
 def test_load_peak_alone_can_be_too_much() -> None:
-    made = planner("smollm2-135m")
+    changes = {"step_tokens": 1, "max_num_seqs": 1}
+    made = planner("smollm2-135m", **changes)
+    assert made.budget.load_peak_bytes == made.budget.weight_bytes + made.budget.overhead_bytes + 49_152 * 576 * 2
     machine = dataclasses.replace(SPARK, available_bytes=made.budget.load_peak_bytes - 1, reserve_bytes=0)
-    budget = planner("smollm2-135m", machine).budget
-    assert budget.shortage_bytes >= 1
+    budget = planner("smollm2-135m", machine, **changes).budget
+    assert budget.shortage_bytes == 1
+    assert budget.kv_bytes > 0
 
 
 def test_shortage_is_explained_in_numbers() -> None:

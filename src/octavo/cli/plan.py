@@ -14,6 +14,8 @@ from octavo.config import BLOCK_SIZES, EngineConfig, parse_bytes
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from octavo.planner.machines import Machine
     from octavo.planner.model_source import DescribedModel
     from octavo.planner.plan import PlanRequest
@@ -78,7 +80,7 @@ def _plan(model: str, machine_name: str, settings: dict[str, Any], *, as_json: b
     return 0 if plan.fits else DOES_NOT_FIT
 
 
-def _console():
+def _console() -> "Console":
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=True)

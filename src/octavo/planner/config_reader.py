@@ -55,8 +55,9 @@ def read_plan_spec(config: Mapping[str, Any]) -> PlanSpec:
     model_type = config.get("model_type")
     if model_type in NESTED_TYPES and "text_config" in config:
         config, model_type = config["text_config"], NESTED_TYPES[model_type]
-    if model_type in READERS:
-        spec = READERS[model_type](Fields(config))
+    reader = READERS.get(str(model_type))
+    if reader is not None:
+        spec = reader(Fields(config))
     elif model_type in FAMILIES or model_type == "gemma3":
         spec = plan_spec(from_hf_config(config))
     else:

@@ -93,57 +93,60 @@ def read_gpt_oss(fields: Fields) -> PlanSpec:
 
 def read_glm4_moe(fields: Fields) -> PlanSpec:
     """GLM-4.5: a few dense layers, then routed experts beside one that every token uses."""
-    layers, hidden = fields.num_layers, fields.hidden
     qk_norm = 2 * fields.head_dim if fields.get("use_qk_norm", False) else 0
     biases = fields.qkv_bias() if fields.get("attention_bias", False) else 0
-    return PlanSpec(
-        architecture="glm4_moe",
-        attention=(AttentionKind(layers, fields.kv_elements),),
-        workspace_width=fields.workspace_width(fields.need("intermediate_size")),
-        parameters=_shared_expert_parameters(fields, attention=fields.attention_matrices(), vectors=2 * hidden + qk_norm + biases),
-        **_routed(fields),
+    return _shared_expert_model(
+        "glm4_moe",
+        fields,
+        AttentionKind(fields.num_layers, fields.kv_elements),
+        matrices=fields.attention_matrices(),
+        vectors=2 * fields.hidden + qk_norm + biases,
     )
 
 
 def read_deepseek_v3(fields: Fields) -> PlanSpec:
     """DeepSeek V3 and R1: a latent in place of K and V (MLA)."""
-    layers, hidden, heads = fields.num_layers, fields.hidden, fields.num_heads
+    hidden, heads = fields.hidden, fields.num_heads
     kv_rank, rope_dim = fields.need("kv_lora_rank"), fields.need("qk_rope_head_dim")
     nope_dim, v_dim = fields.need("qk_nope_head_dim"), fields.need("v_head_dim")
     q_width, q_rank = heads * (nope_dim + rope_dim), fields.get("q_lora_rank", 0)
     queries = q_rank * (hidden + q_width) if q_rank else hidden * q_width
-    attention = queries + hidden * (kv_rank + rope_dim) + kv_rank * heads * (nope_dim + v_dim) + heads * v_dim * hidden
-    return PlanSpec(
-        architecture="deepseek_v3",
-        attention=(AttentionKind(layers, kv_rank + rope_dim, is_latent=True),),
-        workspace_width=2 * hidden + 3 * q_width + 3 * fields.need("intermediate_size"),
-        parameters=_shared_expert_parameters(fields, attention=attention, vectors=2 * hidden + q_rank + kv_rank),
-        **_routed(fields),
+    return _shared_expert_model(
+        "deepseek_v3",
+        fields,
+        AttentionKind(fields.num_layers, kv_rank + rope_dim, is_latent=True),
+        matrices=queries + hidden * (kv_rank + rope_dim) + kv_rank * heads * (nope_dim + v_dim) + heads * v_dim * hidden,
+        vectors=2 * hidden + q_rank + kv_rank,
     )
 
 
-def _routed(fields: Fields) -> dict[str, int]:
-    """Returns what GLM-4.5 and DeepSeek V3 state alike."""
-    return {
-        "max_position": fields.need("max_position_embeddings"),
-        "vocab_size": fields.need("vocab_size"),
-        "num_experts": fields.need("n_routed_experts"),
-        "experts_per_token": fields.need("num_experts_per_tok"),
-    }
+def _shared_expert_model(architecture: str, fields: Fields, attention: AttentionKind, *, matrices: int, vectors: int) -> PlanSpec:
+    """Returns a model whose first layers are dense and whose others have routed and shared experts.
 
-
-def _shared_expert_parameters(fields: Fields, *, attention: int, vectors: int) -> Parameters:
+    Args:
+        matrices: parameters of one layer's attention.
+        vectors: parameters of one layer's norms and biases.
+    """
     layers, hidden, num_experts = fields.num_layers, fields.hidden, fields.need("n_routed_experts")
     dense = fields.get("first_k_dense_replace", 0)
-    expert = fields.gated_mlp(fields.need("moe_intermediate_size"))
-    shared = (layers - dense) * fields.get("n_shared_experts", 0) * expert
-    return Parameters(
-        embedding=fields.table,
-        head=fields.head(tied=False),
-        attention=layers * attention,
-        mlp=dense * fields.gated_mlp(fields.need("intermediate_size")) + shared,
-        experts=(layers - dense) * num_experts * expert,
-        other=layers * vectors + (layers - dense) * (hidden + 1) * num_experts + hidden,  # a router corrects each expert's score
+    sparse = layers - dense
+    expert, dense_width = fields.gated_mlp(fields.need("moe_intermediate_size")), fields.need("intermediate_size")
+    return PlanSpec(
+        architecture=architecture,
+        max_position=fields.need("max_position_embeddings"),
+        vocab_size=fields.need("vocab_size"),
+        attention=(attention,),
+        workspace_width=fields.workspace_width(dense_width),
+        parameters=Parameters(
+            embedding=fields.table,
+            head=fields.head(tied=False),
+            attention=layers * matrices,
+            mlp=dense * fields.gated_mlp(dense_width) + sparse * fields.get("n_shared_experts", 0) * expert,
+            experts=sparse * num_experts * expert,
+            other=layers * vectors + sparse * (hidden + 1) * num_experts + hidden,  # a router corrects each expert's score
+        ),
+        num_experts=num_experts,
+        experts_per_token=fields.need("num_experts_per_tok"),
     )
 
 

@@ -68,7 +68,9 @@ def kv_format(name: str) -> StorageFormat:
     Raises:
         ConfigError: there is no such format.
     """
-    return _find(KV_FORMATS, name, "kv_dtype")
+    if name not in KV_FORMATS:
+        raise ConfigError(f"kv_dtype={name!r} is not one of {', '.join(KV_FORMATS)}")
+    return KV_FORMATS[name]
 
 
 def weight_format(name: str) -> WeightFormat:
@@ -77,10 +79,6 @@ def weight_format(name: str) -> WeightFormat:
     Raises:
         ConfigError: there is no such format.
     """
-    return _find(WEIGHT_FORMATS, name, "weights")
-
-
-def _find(formats: dict, name: str, option: str):
-    if name not in formats:
-        raise ConfigError(f"{option}={name!r} is not one of {', '.join(formats)}")
-    return formats[name]
+    if name not in WEIGHT_FORMATS:
+        raise ConfigError(f"weights={name!r} is not one of {', '.join(WEIGHT_FORMATS)}")
+    return WEIGHT_FORMATS[name]

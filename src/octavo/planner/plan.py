@@ -20,7 +20,6 @@ from octavo.planner.weight_sizes import WeightSizes
 
 FIRST_CONTEXT_TOKENS = 1024
 LOGIT_BYTES = 4
-LOAD_COPIES = 2  # the largest tensor as it was read, and as it is packed
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Budget:
         workspace_bytes: activations of the largest step, and the logits of all sequences.
         kv_bytes: what is left for KV; 0 when the rest does not fit.
         shortage_bytes: by how much the rest does not fit, loading included.
-        load_peak_bytes: the most that loading takes, before KV memory is touched.
+        load_peak_bytes: the most that loading takes: all weights, and the largest tensor once more, as it was read.
     """
 
     usable_bytes: int
@@ -198,7 +197,7 @@ class Planner:
         weights = -(-self.weights.total_bytes // nodes)
         activations = self.request.step_tokens * self.spec.workspace_width * 4
         workspace = activations + self.request.max_num_seqs * self.spec.vocab_size * LOGIT_BYTES
-        load_peak = weights + LOAD_COPIES * -(-self.weights.largest_tensor_bytes // nodes) + overhead
+        load_peak = weights + -(-self.weights.largest_tensor_bytes // nodes) + overhead
         left = usable - weights - workspace - overhead
         return Budget(
             usable_bytes=usable,

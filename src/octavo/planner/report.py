@@ -49,7 +49,7 @@ def memory_table(plan: Plan) -> Table:
         ),
         ("overhead", budget.overhead_bytes, "the engine itself"),
         ("KV cache", budget.kv_bytes, "what is left" if not budget.shortage_bytes else "nothing is left"),
-        ("peak while loading", budget.load_peak_bytes, "weights, the largest tensor twice, overhead"),
+        ("peak while loading", budget.load_peak_bytes, "weights, the largest tensor once more, overhead"),
     )
     for name, size, note in rows:
         table.add_row(name, f"{size / GIB:.2f}", note)
