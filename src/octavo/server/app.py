@@ -22,7 +22,8 @@ from octavo.server.gate import Gate
 from octavo.server.grammars import GrammarStore
 from octavo.server.keys import read_keys
 from octavo.server.metrics import ServerMetrics
-from octavo.server.routes import chat, completions, health, inspection, messages, models, tokens
+from octavo.server.response_store import ResponseStore
+from octavo.server.routes import chat, completions, health, inspection, messages, models, responses, tokens
 from octavo.server.served_model import describe_model
 
 if TYPE_CHECKING:
@@ -67,11 +68,13 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     events = EventBus()
     thread = EngineThread(engine, Recorder(metrics, events), max_requests=config.max_requests, max_lag_tokens=config.max_lag_tokens)
     grammars = GrammarStore(engine.grammar_compiler(), config)
-    context = ServerContext(config, model, thread, metrics, events, read_keys(config.api_key, config.api_keys), grammars)
+    context = ServerContext(
+        config, model, thread, metrics, events, read_keys(config.api_key, config.api_keys), grammars, ResponseStore()
+    )
     app = FastAPI(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
     app.state.context = context
     install_handlers(app)
-    for routes in (chat, completions, messages, models, tokens, health, inspection):
+    for routes in (chat, completions, messages, responses, models, tokens, health, inspection):
         app.include_router(routes.router)
     app.add_middleware(Gate, context=context, access_log=AccessLog(as_json=config.log_json))
     if config.allowed_origins:  # outside the gate: a browser asks what is allowed without sending the key

@@ -16,6 +16,7 @@ from octavo.server.events import EventBus
 from octavo.server.grammars import GrammarStore
 from octavo.server.keys import KeyRing
 from octavo.server.metrics import ServerMetrics
+from octavo.server.response_store import ResponseStore
 from octavo.server.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class ServerContext:
     events: EventBus
     keys: KeyRing
     grammars: GrammarStore
+    responses: ResponseStore
     is_draining: bool = False
 
     async def latest_stats(self) -> "EngineStats | None":
