@@ -3,7 +3,8 @@
 Owns: the bytes that one decode step reads. Must not know: whether anything fits.
 
 Invariants:
-1. It is a ceiling: computing, communication and scheduling take no time in it, and no engine is faster.
+1. Computing, communication and scheduling take no time in it. For a dense model that makes it a ceiling; for a mixture of
+   experts, whose tokens are taken to choose independently, it is an estimate: real batches agree more often and read less.
 """
 
 from dataclasses import dataclass
