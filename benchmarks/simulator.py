@@ -1,0 +1,50 @@
+"""Times `octavo simulate` itself: scheduled tokens per second of processor time, with 1,000 sequences at once.
+
+Usage: python benchmarks/simulator.py [--requests N]
+
+A closed loop of 1,000 users with requests of Alpaca's lengths, in a memory that holds them all. Processor time is of this thread,
+so that other processes disturb it less. Prints a table, and one line of JSON last. Peak memory should not grow with the requests.
+"""
+
+import argparse
+import json
+import resource
+import time
+
+from octavo.simulator.settings import SimulationSettings, simulate
+from octavo.simulator.step_time import A100_40GB, OPT_13B
+
+NUM_USERS = 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=4000)
+    num_requests = parser.parse_args().requests
+    settings = SimulationSettings(
+        workload="closed",
+        lengths="alpaca",
+        users=NUM_USERS,
+        requests=num_requests,
+        max_num_seqs=NUM_USERS,
+        kv_memory="1000GiB",
+        prefix_caching=False,
+    )
+    started = time.thread_time()
+    report = simulate(settings, OPT_13B, A100_40GB)
+    elapsed_s = time.thread_time() - started
+    assert report.num_finished == num_requests, "every request is answered"
+    figures = {
+        "requests": num_requests,
+        "mean sequences at once": round(report.mean_running, 1),
+        "scheduled tokens": report.num_computed_tokens,
+        "scheduled tokens per processor second": round(report.num_computed_tokens / elapsed_s),
+        "peak memory, MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+    for name, figure in figures.items():
+        print(f"{name:<40}{figure:>12,}")
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
