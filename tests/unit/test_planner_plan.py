@@ -136,6 +136,11 @@ def test_every_advised_setting_fits(name: str, changes: dict) -> None:
         assert planner(name, weights=given.get("--weights"), **settings).plan().fits, option
 
 
+@pytest.mark.parametrize(("changes", "runs"), [({}, True), ({"weights": "nvfp4"}, False), ({"kv_dtype": "q8_0"}, False)])
+def test_plan_says_whether_this_engine_runs_it(changes: dict, runs: bool) -> None:
+    assert planner("llama-3.1-8b", **changes).plan().runs_here is runs
+
+
 def test_nothing_is_advised_for_what_fits() -> None:
     made = planner("llama-3.1-8b", context_tokens=8192, num_users=2)
     assert advise(made, made.plan()) is None

@@ -63,6 +63,12 @@ def test_bits_per_weight(name: str, bits: float) -> None:
     assert weight_format(name).storage.num_bytes(256_000) * 8 / 256_000 == bits
 
 
+@pytest.mark.parametrize("name", ["int8", "int4", "bf16", "fp32"])
+def test_the_engines_own_formats_are_as_large_as_it_packs_them(name: str) -> None:
+    packed = CpuOperations(1).pack_weight([HostTensor("w", (64, 256), "f32", np.zeros((64, 256), np.float32))], name)
+    assert weight_format(name).storage.num_bytes(64 * 256) == packed.num_bytes
+
+
 def test_q4_k_m_is_the_mix_that_files_hold() -> None:
     assert 4.80 <= weight_format("q4_k_m").storage.num_bytes(10**6) * 8 / 10**6 <= 4.84
 

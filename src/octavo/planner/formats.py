@@ -50,7 +50,8 @@ WEIGHT_FORMATS = {
     "fp32": WeightFormat(StorageFormat(1, 4), ALL_MATRICES, rest=StorageFormat(1, 4)),
     "bf16": WeightFormat(StorageFormat(1, 2), ALL_MATRICES),
     "fp8": WeightFormat(StorageFormat(1, 1), LINEAR_PARTS),
-    "int8": WeightFormat(StorageFormat(1, 1), LINEAR_PARTS),
+    "int8": WeightFormat(StorageFormat(32, 34), ALL_MATRICES),  # these two as this engine rounds weights to them
+    "int4": WeightFormat(StorageFormat(32, 20), ALL_MATRICES),
     "nvfp4": WeightFormat(StorageFormat(16, 9), LINEAR_PARTS),
     "mxfp4": WeightFormat(StorageFormat(32, 17), ("experts",)),
     "q8_0": WeightFormat(StorageFormat(32, 34), ALL_MATRICES),
@@ -60,6 +61,9 @@ WEIGHT_FORMATS = {
     "q4_k_m": WeightFormat(StorageFormat(1000, 603), ALL_MATRICES),  # 4.82 bits: the mix of q4_k and q6_k that files hold
     "q4_0": WeightFormat(StorageFormat(32, 18), ALL_MATRICES),
 }
+
+# Formats that this engine neither reads nor makes.
+FOREIGN_WEIGHT_FORMATS = ("fp8", "nvfp4", "mxfp4")
 
 
 def kv_format(name: str) -> StorageFormat:

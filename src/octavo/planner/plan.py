@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.kernels.kv_layout import KV_DTYPES
-from octavo.planner.formats import kv_format
+from octavo.planner.formats import FOREIGN_WEIGHT_FORMATS, kv_format
 from octavo.planner.kv_plan import KVPlan, KVSettings, make_kv_plan
 from octavo.planner.machines import Machine
 from octavo.planner.plan_spec import PlanSpec
@@ -126,7 +126,8 @@ class Plan:
     @property
     def runs_here(self) -> bool:
         """Whether this engine runs the model with these settings on this machine."""
-        return self.spec.engine_spec is not None and self.machine.nodes == 1 and self.request.kv_dtype in KV_DTYPES
+        formats_are_own = self.request.kv_dtype in KV_DTYPES and self.weight_format not in FOREIGN_WEIGHT_FORMATS
+        return self.spec.engine_spec is not None and self.machine.nodes == 1 and formats_are_own
 
     @property
     def fits(self) -> bool:

@@ -26,7 +26,7 @@ def print_plan(console: Console, plan: Plan, advice: Advice | None) -> None:
         console.print(line)
     if advice is not None:
         console.print(f"[bold]does not fit:[/] {advice.reason}")
-        console.print(f"what would: {' or '.join(advice.options)}" if advice.options else "no single setting makes it fit")
+        console.print(f"what would: {' or '.join(advice.options)}" if advice.options else "no setting makes it fit")
     console.print()
     for name, source in plan.machine.sources.items():
         console.print(f"[dim]{name}: {source}[/]")
