@@ -19,24 +19,7 @@ from typing import Any
 from octavo.errors import ConfigError, OctavoError
 
 WORKLOADS = ("chat", "shared-prefix", "long")
-WORDS = [
-    "time",
-    "river",
-    "stone",
-    "light",
-    "garden",
-    "answer",
-    "number",
-    "window",
-    "winter",
-    "letter",
-    "music",
-    "street",
-    "paper",
-    "silver",
-    "morning",
-    "island",
-]
+WORDS = ["time", "river", "stone", "light", "garden", "answer", "number", "window", "winter", "letter", "music", "street", "silver"]
 PROMPT_WORDS = {"chat": (10, 60), "shared-prefix": (10, 30), "long": (400, 800)}
 SHARED_WORDS = 400  # of the beginning that all conversations of "shared-prefix" have
 

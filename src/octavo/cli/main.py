@@ -23,6 +23,7 @@ COMMANDS = {  # name -> what `octavo --help` says of it
     "chat": "Talk with a model in the terminal.",
     "serve": "Serve a model over HTTP to OpenAI's clients.",
     "bench": "Measure a running server.",
+    "top": "Show what a running server does.",
     "pull": "Fetch a model's files, so that everything works offline afterwards.",
     "simulate": "Show what a machine would do with a workload, without running a model.",
     "plan": "Tell what fits on a machine, and for how many users, before anything is loaded.",
