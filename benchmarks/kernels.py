@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from machine import MachineProbe, probe_machine
-from octavo.kernels.cpu import CpuOperations
+from octavo.kernels.cpu import CpuOperations, MachineRates, probe_machine
 from octavo.kernels.host_tensor import HostTensor
 from offline import commit, processor_name
 
@@ -92,11 +91,13 @@ def time_product(ops: CpuOperations, weights: list, x: np.ndarray) -> float:
     return float(np.median(times))
 
 
-def measure(ops: CpuOperations, name: str, shape: tuple[int, int], weight_format: str, rows: list[int]) -> list[Figure]:
+def measure(
+    ops: CpuOperations, num_threads: int, name: str, shape: tuple[int, int], weight_format: str, rows: list[int]
+) -> list[Figure]:
     """Times one product for each number of rows, probing the machine first."""
     weights = make_weights(ops, shape, weight_format)
     check(ops, weights[0], weight_format, np.random.default_rng(1).standard_normal((max(rows), shape[1]), np.float32))
-    probe: MachineProbe = probe_machine()
+    probe: MachineRates = probe_machine(num_threads)
     figures = []
     for num_rows in rows:
         x = np.random.default_rng(num_rows).standard_normal((num_rows, shape[1]), np.float32)
@@ -143,10 +144,11 @@ def main() -> None:
     ops = CpuOperations(arguments.threads)
     print(f"{arguments.model}, {ops.instruction_set}, {arguments.threads} threads")
     print("product    format  rows         µs    GB/s  share   GFLOP/s  share of fp32")
+    rows = [int(number) for number in arguments.rows.split(",")]
     figures = []
     for name, shape in SHAPES[arguments.model].items():
         for weight_format in arguments.formats.split(","):
-            for figure in measure(ops, name, shape, weight_format, [int(rows) for rows in arguments.rows.split(",")]):
+            for figure in measure(ops, arguments.threads, name, shape, weight_format, rows):
                 print_figure(figure)
                 figures.append(asdict(figure))
     report = {
