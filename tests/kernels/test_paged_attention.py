@@ -1,6 +1,6 @@
 """paged_attention of the C++ backend: near the reference, and the same bits however the work is cut and laid out."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -40,19 +40,22 @@ def whole(sequence: Sequence) -> Span:
     return Span(sequence, 0, len(sequence.k))
 
 
-@pytest.mark.parametrize("shape", GRID, ids=str)
+OPTIONS = [
+    {"sliding_window": 1},
+    {"sliding_window": 15},
+    {"sliding_window": 16},
+    {"sliding_window": 600},
+    {"soft_cap": 5.0},
+    {"soft_cap": 50.0, "sliding_window": 33, "scale": 0.3},
+    {"sinks": True},
+]
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("shape", "options"),
     [
-        {},
-        {"sliding_window": 1},
-        {"sliding_window": 15},
-        {"sliding_window": 16},
-        {"sliding_window": 100},
-        {"sliding_window": 600},
-        {"soft_cap": 5.0},
-        {"soft_cap": 50.0, "sliding_window": 33, "scale": 0.3},
-        {"sinks": True},
+        *product(GRID, [{}, {"sliding_window": 100}]),
+        *product(GRID[:4], OPTIONS),  # one shape of each KV dtype
     ],
     ids=str,
 )
@@ -114,6 +117,15 @@ def test_tokens_and_blocks_outside_the_window_have_no_influence(cpu, rng):
     sequence.v[300 - window] += 1.0
     changed = attend(cpu, shape, decode_spans([sequence]), options={"sliding_window": window})
     assert not np.array_equal(changed, expected)
+
+
+def test_sequences_without_queries_are_passed_over(cpu, rng):
+    shape = Shape()
+    sequences = [Sequence.random(rng, shape, length) for length in (30, 700)]
+    idle = [Span(sequence, len(sequence.k), len(sequence.k)) for sequence in sequences]
+    busy = decode_spans(sequences)
+    together = attend(cpu, shape, [idle[0], busy[0], idle[1], idle[0], busy[1], idle[1]])
+    np.testing.assert_array_equal(together, attend(cpu, shape, busy))
 
 
 def test_softmax_survives_huge_scores(cpu, rng):
