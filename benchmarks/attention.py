@@ -139,8 +139,8 @@ def check(ops: CpuOperations, case: Case) -> None:
         assert alone[0].tobytes() == together[case.step.cu_seqlens_q[index + 1] - 1].tobytes(), "alone differs from in the batch"
 
 
-def median_seconds(run: Callable[[], None]) -> float:
-    """Returns the median time of a run."""
+def least_seconds(run: Callable[[], None]) -> float:
+    """Returns the least time of a run: the probes, too, are the best of several tries."""
     run()
     times: list[float] = []
     deadline = time.perf_counter() + SECONDS_PER_FIGURE
@@ -148,7 +148,7 @@ def median_seconds(run: Callable[[], None]) -> float:
         started = time.perf_counter()
         run()
         times.append(time.perf_counter() - started)
-    return float(np.median(times))
+    return min(times)
 
 
 def measure(ops: CpuOperations, case: Case, name: str, num_threads: int) -> dict:
@@ -156,7 +156,7 @@ def measure(ops: CpuOperations, case: Case, name: str, num_threads: int) -> dict
     check(ops, case)
     run = case.runner(ops)
     before = probe_machine(num_threads)
-    seconds = median_seconds(run)
+    seconds = least_seconds(run)
     after = probe_machine(num_threads)
     read_limit = (before.read_gb_per_s + after.read_gb_per_s) / 2
     arithmetic_limit = (before.fp32_gflop_per_s + after.fp32_gflop_per_s) / 2
