@@ -14,7 +14,7 @@ TOLERANCE = 2e-5  # of the norm of a position's logits, float32 on both sides; s
 VOCAB = 211
 SIZES = {
     "vocab_size": VOCAB,
-    "hidden_size": 48,
+    "hidden_size": 64,
     "intermediate_size": 88,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -75,7 +75,7 @@ CONFIGS = {
     "mistral-full": transformers.MistralConfig(**SIZES, sliding_window=None),
     "qwen2": transformers.Qwen2Config(**SIZES),
     "qwen2-windows": transformers.Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=1),
-    "qwen3": transformers.Qwen3Config(**SIZES, head_dim=20),
+    "qwen3": transformers.Qwen3Config(**SIZES, head_dim=32),
     "qwen3-biases-windows": transformers.Qwen3Config(
         **SIZES, head_dim=16, attention_bias=True, use_sliding_window=True, sliding_window=5, max_window_layers=2
     ),

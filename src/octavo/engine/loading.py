@@ -15,7 +15,7 @@ import psutil
 from octavo.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.validation import RequestChecker
-from octavo.errors import CapacityError, ConfigError
+from octavo.errors import CapacityError, ConfigError, UnsupportedModelError
 from octavo.kernels.cpu import CpuOperations
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.kernels.kv_layout import KVLayout
@@ -36,6 +36,7 @@ from octavo.runner.model_runner import ModelRunner
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
 
 AUTO_KV_SHARE = 0.5  # of the memory that is available once the weights are loaded; the rest is for everybody else
+HEAD_DIM_MULTIPLE, MAX_HEAD_DIM = 16, 256  # what the attention kernels are written for
 WATERMARK_RATIO = 0.01  # of the pool, kept free when admitting: one more block for every hundredth running sequence
 
 
@@ -79,7 +80,17 @@ def read_spec(files: ModelFiles) -> ModelSpec:
 
 
 def check_settings(config: EngineConfig, spec: ModelSpec) -> None:
-    """Raises `ConfigError` for a setting that does not go with the model, or `CapacityError` if the KV memory holds no block."""
+    """Refuses what can be refused before weights are read.
+
+    Raises:
+        UnsupportedModelError: the kernels do not have the model's head dimension.
+        ConfigError: a setting does not go with the model.
+        CapacityError: the KV memory holds no block.
+    """
+    if spec.head_dim % HEAD_DIM_MULTIPLE or spec.head_dim > MAX_HEAD_DIM:
+        raise UnsupportedModelError(
+            f"head_dim={spec.head_dim} is not supported: it must be a multiple of {HEAD_DIM_MULTIPLE} and at most {MAX_HEAD_DIM}"
+        )
     if config.max_model_len is not None and config.max_model_len > spec.max_position:
         raise ConfigError(
             f"max_model_len={config.max_model_len} is more than the model's {spec.max_position} positions",
