@@ -99,14 +99,20 @@ class LLM:
         if params.n != 1:
             raise RequestError(f"n={params.n} choices cannot be streamed as one text", field="n")
         request_id = self._add(fields, params)
+        num_sent = 0
         try:
-            while self.engine.has_unfinished_requests:
-                for delta in self.engine.step():
-                    if delta.request_id == request_id and delta.text:
-                        yield delta.text
-            self.engine.take(request_id)
+            while True:  # whoever steps the engine meanwhile, the answer's text grows
+                answer = self.engine.peek(request_id).outputs[0]
+                piece = answer.text[num_sent:]
+                num_sent += len(piece)
+                if piece:
+                    yield piece
+                elif answer.finish_reason is not None:
+                    return
+                else:
+                    self.engine.step()
         finally:
-            self.engine.abort(request_id)
+            self.engine.discard(request_id)
 
     def stats(self) -> EngineStats:
         """Returns the engine's counters and gauges: blocks, hits, preemptions, bytes."""
@@ -123,18 +129,20 @@ class LLM:
         try:
             for prompt, its_params in zip(prompts, params, strict=True):
                 request_ids.append(self._add(prompt, its_params))
-            self._finish_all(len(request_ids), on_progress)
+            self._finish_all(request_ids, on_progress)
         except BaseException:
             for request_id in request_ids:
-                self.engine.abort(request_id)
+                self.engine.discard(request_id)
             raise
         return [self.engine.take(request_id) for request_id in request_ids]
 
-    def _finish_all(self, num_requests: int, on_progress: Callable[[int, int], None] | None) -> None:
-        while self.engine.has_unfinished_requests:
+    def _finish_all(self, request_ids: list[str], on_progress: Callable[[int, int], None] | None) -> None:
+        num_unfinished = len(request_ids)
+        while num_unfinished > 0:
             self.engine.step()
+            num_unfinished = sum(self.engine.is_in_flight(request_id) for request_id in request_ids)
             if on_progress is not None:
-                on_progress(num_requests - self.engine.num_unfinished_requests, num_requests)
+                on_progress(len(request_ids) - num_unfinished, len(request_ids))
 
     def _params_for(
         self, num_prompts: int, sampling_params: SamplingParams | Sequence[SamplingParams] | None

@@ -170,3 +170,10 @@ def test_metrics_are_in_order(models):
     metrics = engine.take(request_id).metrics
     assert metrics.arrival_time <= metrics.first_scheduled_time <= metrics.first_token_time <= metrics.finished_time
     assert metrics.queue_ms <= metrics.ttft_ms
+
+
+def test_text_held_back_is_released_when_nothing_is_left_to_choose(models):
+    params = SamplingParams(max_tokens=9, stop=["ab"], allowed_token_ids=[97, 98], bad_words=["b", "aa", " aa"], ignore_eos=True)
+    output = answer(models.engine(), [PROMPT], params)[0].outputs[0]
+    assert (output.text, output.token_ids) == ("a", [97])
+    assert output.stop_reason == "no token is allowed here"

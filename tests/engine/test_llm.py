@@ -40,7 +40,15 @@ def test_progress_is_reported_up_to_the_end(llm):
 
 @pytest.mark.parametrize(
     "prompts",
-    [["good", ""], ["good", [999]], ["good", {"prompt": "a", "prompt_token_ids": [1]}], ["good", {"text": "a"}], ["good", {}]],
+    [
+        ["good", {"prompt": "a", "priority": "high"}],
+        ["good", {"prompt": "a", "cache_salt": ["x"]}],
+        ["good", ""],
+        ["good", [999]],
+        ["good", {"prompt": "a", "prompt_token_ids": [1]}],
+        ["good", {"text": "a"}],
+        ["good", {}],
+    ],
 )
 def test_one_refused_prompt_refuses_the_call_and_leaves_nothing(llm, prompts):
     with pytest.raises(RequestError):
@@ -80,3 +88,43 @@ def test_a_model_without_a_template_cannot_chat(llm):
 def test_an_unknown_setting_is_refused():
     with pytest.raises(ConfigError, match="did you mean block_size"):
         LLM("tiny", block_sizes=16)
+
+
+def test_streams_beside_each_other_lose_nothing(llm):
+    texts = [llm.generate(prompt, GREEDY)[0].outputs[0].text for prompt in ("hello", "world")]
+    streams = [llm.stream(prompt, GREEDY) for prompt in ("hello", "world")]
+    pieces = [[], []]
+    for first, second in zip(*streams, strict=False):
+        pieces[0].append(first)
+        pieces[1].append(second)
+    for stream, got in zip(streams, pieces, strict=True):
+        got.extend(stream)
+    assert ["".join(got) for got in pieces] == texts
+
+
+def test_a_stream_goes_on_after_another_call(llm):
+    text = llm.generate("hello", GREEDY)[0].outputs[0].text
+    stream = llm.stream("hello", GREEDY)
+    first = next(stream)
+    llm.generate("another", GREEDY)
+    assert first + "".join(stream) == text
+
+
+def test_a_call_that_ends_early_leaves_no_result_behind(llm):
+    def stop(done, total):
+        if done == 1:
+            raise KeyboardInterrupt
+
+    params = [SamplingParams(max_tokens=length, temperature=0.0, ignore_eos=True) for length in (1, 9)]
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["a", "b"], params, on_progress=stop)
+    stream = llm.stream("a", params[0])
+    next(stream, None)
+    stream.close()
+    assert not llm.engine._finished
+    assert not llm.engine.has_unfinished_requests
+
+
+def test_a_callers_id_blocks_no_automatic_one(llm):
+    llm.engine.add_request("a", GREEDY, request_id="request-0")
+    assert len({llm.engine.add_request("b", GREEDY) for _ in range(3)} - {"request-0"}) == 3

@@ -262,3 +262,11 @@ def test_random_loads_in_tiny_pools_always_finish(seed, groups):
         if bench.scheduler.has_work:
             assert bench.step().entries, "work waits and nothing runs"
     bench.run(max_steps=3000)
+
+
+def test_an_unimportant_sequence_never_throws_out_an_important_one():
+    bench = Bench(6)
+    for num_prompt, priority in ((4, 0), (1, 10), (3, -5)):
+        sequence = bench.add(range(100 * num_prompt, 101 * num_prompt), 12 - num_prompt, priority=priority)
+        bench.step()
+    assert sequence.num_preemptions == 0

@@ -21,7 +21,7 @@ from octavo.engine.explanation import ExplanationLog, RequestExplanation, explai
 from octavo.engine.grammar import CompiledGrammar, GrammarCompiler
 from octavo.engine.request import Choice, PromptInput, Request, describe_logprobs
 from octavo.engine.stats import EngineStats, StatsCollector
-from octavo.engine.validation import RequestChecker
+from octavo.engine.validation import RequestChecker, check_order_and_salt
 from octavo.errors import RequestError
 from octavo.models.chat_template import ChatTemplate
 from octavo.models.tokenizer import Tokenizer
@@ -97,7 +97,8 @@ class Engine:
             RequestError: a field cannot be honoured.
             CapacityError: it can never fit.
         """
-        request_id = request_id or f"request-{self._num_requests}"
+        check_order_and_salt(priority, cache_salt)
+        request_id = request_id or self._free_request_id()
         if request_id in self._requests or request_id in self._finished:
             raise RequestError(f"request_id={request_id!r} is in use", field="request_id")
         prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
@@ -110,7 +111,6 @@ class Engine:
         sequence = self._make_sequence(request, max_tokens, num_choices=params.n)
         self._track(request, sequence, sampling)
         self._requests[request_id] = request
-        self._num_requests += 1
         self._scheduler.add(sequence)
         return request_id
 
@@ -125,6 +125,16 @@ class Engine:
                 self._drop(choice)
         self._leave(request)
         return request.output()
+
+    def peek(self, request_id: str) -> RequestOutput:
+        """Returns a request's result as it stands, in flight or finished."""
+        request = self._requests.get(request_id)
+        return self._finished[request_id] if request is None else request.output()
+
+    def discard(self, request_id: str) -> None:
+        """Forgets a request, in flight or finished; nothing happens if there is none."""
+        self.abort(request_id)
+        self._finished.pop(request_id, None)
 
     def take(self, request_id: str) -> RequestOutput:
         """Returns and forgets a finished request's result."""
@@ -143,6 +153,10 @@ class Engine:
     def max_model_len(self) -> int:
         """Most tokens of one sequence, prompt and answer."""
         return self._checker.max_model_len
+
+    def is_in_flight(self, request_id: str) -> bool:
+        """Returns whether a request is waiting, running or preempted."""
+        return request_id in self._requests
 
     @property
     def num_unfinished_requests(self) -> int:
@@ -274,6 +288,14 @@ class Engine:
         del self._samplings[choice.sequence.sequence_id]
 
     # ---- making things
+
+    def _free_request_id(self) -> str:
+        """Returns a name that no request has, whatever names callers chose."""
+        while True:
+            request_id = f"request-{self._num_requests}"
+            self._num_requests += 1
+            if request_id not in self._requests and request_id not in self._finished:
+                return request_id
 
     def _make_sampling(self, prompt: PromptInput, params: SamplingParams, grammar: CompiledGrammar | None) -> SamplingRequest:
         allowed = params.allowed_token_ids

@@ -61,7 +61,7 @@ class Choice:
         """Takes the sequence's next token and returns what it adds to the answer."""
         token_id = token.token_id
         if token_id == NO_TOKEN:
-            return self._delta([], "", None, "stop", NO_TOKEN_REASON)
+            return self._delta([], self._flush(), None, "stop", NO_TOKEN_REASON)
         self.sequence.token_ids.append(token_id)
         self.output.token_ids.append(token_id)
         logprobs = self._describe(token.logprobs) if token.logprobs is not None else None

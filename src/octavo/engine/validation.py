@@ -102,3 +102,11 @@ class RequestChecker:
                 f"allowed_token_ids={list(params.allowed_token_ids)} are all banned by bad_words or min_tokens",
                 field="allowed_token_ids",
             )
+
+
+def check_order_and_salt(priority: int, cache_salt: str | None) -> None:
+    """Raises `RequestError` for a priority or a salt of a type that cannot be ordered or compared."""
+    if type(priority) is not int:
+        raise RequestError(f"priority={priority!r} is not a whole number", field="priority")
+    if cache_salt is not None and not isinstance(cache_salt, str):
+        raise RequestError(f"cache_salt={cache_salt!r} is not a text", field="cache_salt")

@@ -201,6 +201,8 @@ class Scheduler:
         """Returns the cheapest running sequence that has no tokens in this step yet, the claimant itself as a last resort."""
         taken = {id(entry.sequence) for entry in self._batch.entries}
         candidates = [s for s in self.running[1:] if id(s) not in taken and s is not claimant]
+        if claimant is not self.running[0]:  # the oldest may take from anybody, others from none that matters more
+            candidates = [sequence for sequence in candidates if sequence.priority >= claimant.priority]
         if candidates:
             return min(candidates, key=self._preemption_cost)
         return claimant if claimant is not self.running[0] else None
