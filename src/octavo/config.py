@@ -9,6 +9,7 @@ Invariants:
 
 import re
 from dataclasses import MISSING, dataclass, field, fields
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,6 +17,9 @@ from octavo.errors import ConfigError
 
 DEFAULT_MODEL = "smollm2-135m"
 WEIGHT_FORMATS = ("auto", "fp32", "bf16", "int8", "int4")
+MAX_THREADS = 1024
+MAX_STEP_TOKENS = 65_536  # the arrays and activations of a step are allocated in full
+MAX_BYTES = 2**60
 KV_DTYPES = ("fp32", "fp16", "bf16", "int8")
 BLOCK_SIZES = (16, 32, 64, 128)
 
@@ -36,12 +40,24 @@ def parse_bytes(value: int | str, *, name: str) -> int:
     match = _SIZE.fullmatch(str(value))
     if isinstance(value, bool) or match is None or match[2].lower() not in _UNITS:
         raise ConfigError(f"{name}={value!r} is not a size in bytes", hint=f'write for example {name}="256MiB"')
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    size = Decimal(match[1]) * _UNITS[match[2].lower()]
+    if size > MAX_BYTES:
+        raise ConfigError(f"{name}={str(value)[:40]!r} is more than any machine has")
+    return int(size)
 
 
-def setting(default: Any, help_text: str, *, unit: str = "", choices: tuple = (), minimum: int | None = None) -> Any:
+def setting(
+    default: Any,
+    help_text: str,
+    *,
+    unit: str = "",
+    choices: tuple = (),
+    minimum: int | None = None,
+    maximum: int | None = None,
+) -> Any:
     """Declares a field of a settings class: its default, what it is, its unit and its allowed values."""
-    return field(default=default, metadata={"help": help_text, "unit": unit, "choices": choices, "minimum": minimum})
+    metadata = {"help": help_text, "unit": unit, "choices": choices, "minimum": minimum, "maximum": maximum}
+    return field(default=default, metadata=metadata)
 
 
 def check_fields(settings: Any) -> None:
@@ -64,6 +80,9 @@ def _check_field(name: str, value: Any, metadata: Any, declared: Any) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ConfigError(f"{name}={value!r} is not a whole number of at least {minimum}")
+    maximum = metadata["maximum"]
+    if maximum is not None and value > maximum:
+        raise ConfigError(f"{name}={value!r} is more than {maximum}, the most that is allowed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +97,16 @@ class EngineConfig:
     max_model_len: int | None = setting(
         None, "Most tokens of one sequence, prompt and answer; the model's own limit if not given.", unit="tokens", minimum=1
     )
-    max_num_seqs: int = setting(256, "Most sequences that run at once.", unit="sequences", minimum=1)
-    max_num_batched_tokens: int = setting(512, "Token budget: most tokens computed in one step.", unit="tokens", minimum=1)
+    max_num_seqs: int = setting(256, "Most sequences that run at once.", unit="sequences", minimum=1, maximum=MAX_STEP_TOKENS)
+    max_num_batched_tokens: int = setting(
+        512, "Token budget: most tokens computed in one step.", unit="tokens", minimum=1, maximum=MAX_STEP_TOKENS
+    )
     num_threads: int | None = setting(
-        None, "Threads that compute; one per core this process may use if not given.", unit="threads", minimum=1
+        None,
+        "Threads that compute; one per core this process may use if not given.",
+        unit="threads",
+        minimum=1,
+        maximum=MAX_THREADS,
     )
     enable_prefix_caching: bool = setting(True, "Keep finished sequences' blocks and reuse them for equal prefixes.")
     seed: int | None = setting(None, "Seed of requests that bring none; a fresh one each if not given.", minimum=0)

@@ -162,6 +162,8 @@ class LLM:
 
 
 def _is_single(prompts: Any) -> bool:
+    if not isinstance(prompts, str | Mapping | Sequence):
+        raise RequestError(f"prompts is a {type(prompts).__name__}; it takes a text, token ids, a map or a list of these")
     return isinstance(prompts, str | Mapping) or (len(prompts) > 0 and isinstance(prompts[0], int))
 
 
@@ -181,4 +183,6 @@ def _read_prompt(prompt: PromptLike) -> dict[str, Any]:
             f"a prompt has the fields {sorted(prompt)}; it takes prompt or prompt_token_ids, and cache_salt, priority",
             field="prompt",
         )
+    if "prompt_token_ids" in prompt and isinstance(texts[0], str):
+        raise RequestError("prompt_token_ids is a text; it takes a list of token ids", field="prompt_token_ids")
     return {"prompt": texts[0], **fields}

@@ -135,6 +135,8 @@ class SamplingParams:
             object.__setattr__(self, "stop", (self.stop,))
         for name in ("stop", "bad_words"):
             texts = getattr(self, name)
+            if isinstance(texts, str):
+                raise _reject(name, texts, "a list of texts that are not empty")
             if not isinstance(texts, Sequence) or not all(isinstance(text, str) and text for text in texts):
                 raise _reject(name, texts, "a list of texts that are not empty")
             object.__setattr__(self, name, tuple(texts))

@@ -77,7 +77,7 @@ def test_the_length_limits_are_exact(models):
     assert not engine.has_unfinished_requests
 
 
-@pytest.mark.parametrize("prompt", ["", [], [-1], [256], [2**63], [1.5], [True], ["a"], [None]])
+@pytest.mark.parametrize("prompt", ["", [], [-1], [256], [2**63], [1.5], [True], ["a"], [None], None, 5, b"abc"])
 def test_a_prompt_that_is_none_is_refused(models, prompt):
     with pytest.raises(RequestError) as caught:
         models.engine().add_request(prompt, SamplingParams())

@@ -128,3 +128,10 @@ def test_a_call_that_ends_early_leaves_no_result_behind(llm):
 def test_a_callers_id_blocks_no_automatic_one(llm):
     llm.engine.add_request("a", GREEDY, request_id="request-0")
     assert len({llm.engine.add_request("b", GREEDY) for _ in range(3)} - {"request-0"}) == 3
+
+
+@pytest.mark.parametrize("prompts", [None, 5, {"a"}, {"prompt": None}, {"prompt_token_ids": "abc"}])
+def test_what_is_no_prompt_is_refused(llm, prompts):
+    with pytest.raises(RequestError):
+        llm.generate(prompts, GREEDY)
+    assert not llm.engine.has_unfinished_requests

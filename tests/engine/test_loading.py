@@ -6,7 +6,7 @@ import pytest
 
 from engine.tiny_engine import MAX_LEN, SPEC
 from octavo.config import EngineConfig
-from octavo.engine.loading import check_settings
+from octavo.engine.loading import check_settings, kv_sizes
 from octavo.errors import CapacityError, ConfigError, UnsupportedModelError
 
 
@@ -29,3 +29,9 @@ def test_length_beyond_the_models_is_refused() -> None:
 def test_memory_below_one_block_is_refused() -> None:
     with pytest.raises(CapacityError):
         check_settings(EngineConfig(kv_memory="1KiB"), SPEC)
+
+
+def test_more_kv_memory_than_the_machine_has_is_refused() -> None:
+    with pytest.raises(CapacityError, match="this machine has") as caught:
+        kv_sizes(EngineConfig(kv_memory="1000000000 blocks"), SPEC)
+    assert caught.value.hint == "lower kv_memory"

@@ -33,6 +33,9 @@ def test_a_size_of_another_form_is_refused_by_name_and_value(text):
         {"max_num_seqs": 1.0},
         {"max_model_len": 0},
         {"num_threads": -1},
+        {"num_threads": 100_000},
+        {"max_num_seqs": 10**12, "max_num_batched_tokens": 10**12},
+        {"kv_memory": "9" * 400},
         {"enable_prefix_caching": "yes"},
         {"seed": -1},
         {"kv_memory": "0"},
@@ -44,7 +47,7 @@ def test_a_size_of_another_form_is_refused_by_name_and_value(text):
 def test_a_value_that_a_setting_cannot_have_is_refused(settings):
     with pytest.raises(ConfigError) as caught:
         EngineConfig.from_settings(settings)
-    assert any(str(value) in str(caught.value) for value in settings.values())
+    assert any(str(value)[:40] in str(caught.value) for value in settings.values())
 
 
 def test_an_unknown_setting_names_the_closest():

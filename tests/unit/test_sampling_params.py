@@ -46,6 +46,7 @@ from octavo.sampling_params import SamplingParams
         ("logit_bias", {1: math.nan}),
         ("logit_bias", {1: 1e39}),
         ("bad_words", [""]),
+        ("bad_words", "Pa ris"),
         ("ignore_eos", 1),
         ("skip_special_tokens", None),
     ],

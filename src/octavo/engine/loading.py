@@ -159,7 +159,7 @@ def kv_sizes(config: EngineConfig, spec: ModelSpec) -> KVSizes:
     """Returns how the KV memory is cut into blocks.
 
     Raises:
-        CapacityError: ``kv_memory`` is less than one block of each layer group.
+        CapacityError: ``kv_memory`` is less than one block of each layer group, or more than the machine has.
     """
     groups = group_layers(spec.windows)
     layout = KVLayout(config.kv_dtype, config.block_size, layers_per_block(groups), spec.num_kv_heads, spec.head_dim)
@@ -172,6 +172,12 @@ def kv_sizes(config: EngineConfig, spec: ModelSpec) -> KVSizes:
     else:
         wanted = config.max_num_seqs * len(groups) * -(-max_model_len // config.block_size)
         num_blocks = min(wanted, int(AUTO_KV_SHARE * psutil.virtual_memory().available) // layout.block_bytes)
+    total_bytes = psutil.virtual_memory().total
+    if num_blocks * layout.block_bytes > total_bytes:
+        raise CapacityError(
+            f"kv_memory={config.kv_memory!r} is {num_blocks * layout.block_bytes} bytes; this machine has {total_bytes}",
+            hint="lower kv_memory",
+        )
     if num_blocks < len(groups):
         raise CapacityError(
             f"kv_memory={config.kv_memory!r} holds {num_blocks} blocks of {layout.block_bytes} bytes; "

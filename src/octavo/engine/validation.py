@@ -41,13 +41,18 @@ class RequestChecker:
             token_ids = self.tokenizer.encode_chat(prompt) if is_rendered else self.tokenizer.encode(prompt)
             text: str | None = prompt
         else:
-            token_ids, text = list(prompt), None
-            for token in token_ids:
-                if type(token) is not int or not 0 <= token < self.vocab_size:
-                    raise RequestError(f"prompt has {token!r}; token ids are 0 to {self.vocab_size - 1}", field="prompt")
+            token_ids, text = self._checked_ids(prompt), None
         if not token_ids:
             raise RequestError("prompt has no tokens", field="prompt", hint="give at least one token to continue from")
         return PromptInput(text, token_ids)
+
+    def _checked_ids(self, prompt: object) -> list[int]:
+        if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
+            raise RequestError(f"prompt is a {type(prompt).__name__}; it takes a text or a list of token ids", field="prompt")
+        for token in prompt:
+            if type(token) is not int or not 0 <= token < self.vocab_size:
+                raise RequestError(f"prompt has {token!r}; token ids are 0 to {self.vocab_size - 1}", field="prompt")
+        return list(prompt)
 
     def max_total_tokens(self, prompt: PromptInput, params: SamplingParams, scheduler: Scheduler) -> int:
         """Returns the most tokens that the sequence may have, prompt included.

@@ -32,6 +32,7 @@ REFUSED_KEYS = (
     "rope.dimension_sections",
     "rope.scaling.yarn_log_multiplier",
 )
+MAX_LAYERS = 4096  # a damaged count must not become an allocation
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ def from_gguf_metadata(metadata: Mapping[str, Any], tensor_names: Collection[str
     refuse_unsupported(header)
     gemma = header.architecture in WINDOW_CYCLES
     num_layers, hidden = header.need("block_count"), header.need("embedding_length")
+    if num_layers > MAX_LAYERS:
+        raise CheckpointError(f"{header.architecture}.block_count is {num_layers}; no model has more than {MAX_LAYERS} layers")
     num_heads = header.uniform("attention.head_count")
     head_dim = header.get("attention.key_length") or hidden // num_heads
     full, sliding, max_position = read_rotaries(header, head_dim)

@@ -48,6 +48,8 @@ def resolve_model(model: str) -> ResolvedModel:
     """
     if model in PACKAGED_MODELS:
         return ResolvedModel(model, packaged_model_path(PACKAGED_MODELS[model]), is_gguf=True)
+    if not model:
+        raise _unknown_model(model)
     path = Path(model).expanduser()
     if path.is_file():
         return ResolvedModel(path.stem, path, is_gguf=True)
