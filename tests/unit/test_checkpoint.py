@@ -224,7 +224,7 @@ def write_gguf(path, tensors: dict[str, np.ndarray], kinds: dict[str, gguf.GGMLQ
 def random_bytes_of(kind: gguf.GGMLQuantizationType, rows: int, columns: int) -> np.ndarray:
     group_size, group_bytes = gguf.GGML_QUANT_SIZES[kind]
     data = RANDOM.integers(0, 256, (rows, columns // group_size, group_bytes), np.uint8)
-    data[..., [1, 3]] &= 0x3B  # keeps half-precision scales at the group's beginning finite
+    data[..., [1, 3, -1]] &= 0x3B  # keeps half-precision scales at the group's beginning or end (q6_k) finite
     return data.reshape(rows, -1)
 
 
