@@ -3,12 +3,11 @@
 import pytest
 
 from octavo.config import EngineConfig
-from octavo.engine.loading import WATERMARK_RATIO as ENGINE_WATERMARK_RATIO
 from octavo.engine.loading import kv_sizes
 from octavo.memory.kv_manager import KVManager
 from octavo.models.spec import ModelSpec
 from octavo.planner.config_reader import read_plan_spec
-from octavo.planner.kv_plan import WATERMARK_RATIO, EngineKVPlan, FormulaKVPlan, KVSettings, make_kv_plan
+from octavo.planner.kv_plan import EngineKVPlan, FormulaKVPlan, KVSettings, make_kv_plan
 from octavo.planner.plan_spec import PlanSpec
 from octavo.planner.shipped_models import shipped_models
 
@@ -59,10 +58,6 @@ def test_users_fill_the_pool_to_the_watermark() -> None:
     # 10 blocks are kept back; 160 tokens take 10 blocks each
     assert plan.max_users(kv_bytes, 160, 0) == 99
     assert plan.max_users(989 * plan.layout.block_bytes, 160, 0) == 98
-
-
-def test_watermark_is_the_engines() -> None:
-    assert WATERMARK_RATIO == ENGINE_WATERMARK_RATIO
 
 
 @pytest.mark.parametrize("shortage", [0, 1])

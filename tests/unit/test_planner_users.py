@@ -4,7 +4,7 @@ import pytest
 
 from octavo.memory.kv_manager import KVManager
 from octavo.planner.config_reader import read_plan_spec
-from octavo.planner.kv_plan import WATERMARK_RATIO, EngineKVPlan, KVSettings
+from octavo.planner.kv_plan import EngineKVPlan, KVSettings
 from octavo.planner.shipped_models import shipped_models
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
 from octavo.scheduler.sequence import Sequence
@@ -22,7 +22,7 @@ def make_plan(name: str) -> EngineKVPlan:
 def run_until_full(plan: EngineKVPlan, num_blocks: int, num_offered: int) -> tuple[int, int]:
     """Offers conversations that end at `CONTEXT` tokens until no more get in; returns how many run, and the preemptions."""
     kv = KVManager(num_blocks=num_blocks, block_size=16, groups=plan.groups, enable_prefix_caching=False)
-    scheduler = Scheduler(kv, SchedulerLimits(num_offered, STEP_TOKENS, int(WATERMARK_RATIO * num_blocks)))
+    scheduler = Scheduler(kv, SchedulerLimits(num_offered, STEP_TOKENS, int(kv.watermark_ratio * num_blocks)))
     sequences = [Sequence(number, [number] * (CONTEXT - 1), max_tokens=CONTEXT) for number in range(num_offered)]
     for sequence in sequences:
         scheduler.add(sequence)

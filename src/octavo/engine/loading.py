@@ -7,6 +7,7 @@ Invariants:
 2. A block id is an index into the KV storage; the pool never hands out one that the storage lacks.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +38,6 @@ from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
 
 AUTO_KV_SHARE = 0.5  # of the memory that is available once the weights are loaded; the rest is for everybody else
 HEAD_DIM_MULTIPLE, MAX_HEAD_DIM = 16, 256  # what the attention kernels are written for
-WATERMARK_RATIO = 0.01  # of the pool, kept free when admitting: one more block for every hundredth running sequence
 
 
 @dataclass(frozen=True)
@@ -99,18 +99,28 @@ def check_settings(config: EngineConfig, spec: ModelSpec) -> None:
     kv_sizes(config, spec)
 
 
-def build_engine(
-    config: EngineConfig, files: ModelFiles, spec: ModelSpec, weights: DecoderWeights, operations: Operations
-) -> Engine:
-    """Returns an engine over loaded weights, whatever the backend of ``operations``."""
-    sizes = kv_sizes(config, spec)
-    kv = KVManager(
+def paged_memory(config: EngineConfig, sizes: KVSizes) -> KVManager:
+    """Returns the KV memory of every engine that is not built to be compared with."""
+    return KVManager(
         num_blocks=sizes.num_blocks,
         block_size=config.block_size,
         groups=sizes.groups,
         enable_prefix_caching=config.enable_prefix_caching,
     )
-    limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, int(WATERMARK_RATIO * sizes.num_blocks))
+
+
+def build_engine(
+    config: EngineConfig,
+    files: ModelFiles,
+    spec: ModelSpec,
+    weights: DecoderWeights,
+    operations: Operations,
+    make_memory: Callable[[EngineConfig, KVSizes], KVManager] = paged_memory,
+) -> Engine:
+    """Returns an engine over loaded weights, whatever the backend of ``operations`` and the kind of its KV memory."""
+    sizes = kv_sizes(config, spec)
+    kv = make_memory(config, sizes)
+    limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, int(kv.watermark_ratio * sizes.num_blocks))
     checker = RequestChecker(files.tokenizer, spec.vocab_size, sizes.max_model_len, files.defaults.end_token_ids)
     return Engine(
         model_name=files.name,

@@ -34,7 +34,12 @@ class KVManager:
         block_size: tokens per block.
         groups: the model's layer groups; each has its own tables over the same pool.
         enable_prefix_caching: False = blocks are shared by `fork` only and nothing is kept after `free`.
+
+    Attributes:
+        watermark_ratio: of the pool, best kept free when admitting: one more block for every hundredth running sequence.
     """
+
+    watermark_ratio = 0.01
 
     def __init__(self, *, num_blocks: int, block_size: int, groups: Sequence[LayerGroup], enable_prefix_caching: bool = True):
         assert num_blocks >= 0 and block_size >= 1 and groups, "a memory has a block size of at least 1 and a layer group"

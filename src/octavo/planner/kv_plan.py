@@ -17,8 +17,6 @@ from octavo.models.spec import ModelSpec
 from octavo.planner.formats import kv_format
 from octavo.planner.plan_spec import AttentionKind, PlanSpec
 
-WATERMARK_RATIO = 0.01  # of the engine's pool, kept free when it admits a sequence
-
 
 @dataclass(frozen=True)
 class KVSettings:
@@ -81,7 +79,7 @@ class EngineKVPlan:
         if growing > num_blocks:
             return 0
         decoding = max(1, self._manager.blocks_needed(context_tokens, 1) - shared)
-        return 1 + max(0, num_blocks - int(WATERMARK_RATIO * num_blocks) - growing) // decoding
+        return 1 + max(0, num_blocks - int(self._manager.watermark_ratio * num_blocks) - growing) // decoding
 
     def _shared_blocks(self, context_tokens: int, shared_tokens: int) -> int:
         """Returns the whole blocks of a common prefix that the last position of a context still sees."""

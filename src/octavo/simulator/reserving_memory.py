@@ -9,31 +9,13 @@ Invariants:
 2. Nothing is shared.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 from octavo.errors import ConfigError
-from octavo.simulator.arenas import Arena, BuddyArena, CompactingArena, Run
+from octavo.memory.arenas import Arena, BuddyArena, CompactingArena, Run
+from octavo.memory.reservation_policies import Policy, reserve_exactly, reserve_maximum, reserve_power_of_two
 from octavo.simulator.memory_split import MemorySplit
 from octavo.simulator.tokens import Tokens
-
-Policy = Callable[[Tokens, int], int]  # (tokens, longest sequence) -> slots to reserve
-
-
-def reserve_maximum(tokens: Tokens, max_model_len: int) -> int:
-    """Reserves for the longest sequence that there may be."""
-    return max_model_len
-
-
-def reserve_power_of_two(tokens: Tokens, max_model_len: int) -> int:
-    """Reserves the prompt and the next power of two of the answer: as a guess that is never more than twice too large."""
-    num_output_tokens = tokens.final_length - tokens.num_prompt_tokens
-    return min(tokens.num_prompt_tokens + (1 << (num_output_tokens - 1).bit_length()), max_model_len)
-
-
-def reserve_exactly(tokens: Tokens, max_model_len: int) -> int:
-    """Reserves what the sequence will need, which nobody can know."""
-    return tokens.final_length
-
 
 RESERVING = {  # name -> where a run lies, how long it is
     "maximum": (BuddyArena, reserve_maximum),
@@ -75,6 +57,8 @@ class ReservingMemory:
         ConfigError: not even one sequence of ``max_model_len`` tokens fits.
     """
 
+    watermark_ratio = 0.0  # what is reserved already needs nothing kept back for it
+
     def __init__(self, arena: Arena, policy: Policy, max_model_len: int):
         self._arena = arena
         self._policy = policy
@@ -112,7 +96,8 @@ class ReservingMemory:
 
     def open(self, token_ids: Tokens, namespace: Hashable, match: None) -> Reservation:
         """Starts a sequence without slots."""
-        reservation = Reservation(token_ids, self._policy(token_ids, self._max_model_len))
+        num_slots = self._policy(token_ids.num_prompt_tokens, token_ids.final_length, self._max_model_len)
+        reservation = Reservation(token_ids, num_slots)
         self._open.add(reservation)
         return reservation
 

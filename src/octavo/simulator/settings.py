@@ -22,7 +22,6 @@ from octavo.simulator.traces import Trace
 from octavo.simulator.workload import Chats, ClosedLoop, OpenLoop, RequestSource, Workload
 
 WORKLOADS = ("poisson", "closed", "chats")
-WATERMARK_RATIO = 0.01  # of the pool, as in the engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +107,7 @@ def _make_replica(
         max_model_len=max_model_len,
         prefix_caching=settings.prefix_caching,
     )
-    # What is reserved already needs nothing kept back for it.
-    watermark_blocks = int(WATERMARK_RATIO * memory.capacity) if settings.allocator == PAGED else 0
+    watermark_blocks = int(memory.watermark_ratio * memory.capacity)
     limits = SchedulerLimits(settings.max_num_seqs, settings.max_num_batched_tokens, watermark_blocks)
     return Replica(memory, limits, step_time, statistics, max_model_len)
 

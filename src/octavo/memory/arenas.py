@@ -1,4 +1,4 @@
-"""Where a contiguous run of slots lies in a memory that is not cut into blocks.
+"""Where a contiguous run lies in a memory without paging; a slot is a token's place, or a block's.
 
 Owns: which slots are taken. Must not know: tokens, sequences, or why a run has its length.
 

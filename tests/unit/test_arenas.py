@@ -1,10 +1,10 @@
-"""octavo.simulator.arenas: runs lie inside the arena and apart, and what is given back can be taken again."""
+"""octavo.memory.arenas: runs lie inside the arena and apart, and what is given back can be taken again."""
 
 import random
 
 import pytest
 
-from octavo.simulator.arenas import BuddyArena, CompactingArena
+from octavo.memory.arenas import BuddyArena, CompactingArena
 
 ARENAS = (BuddyArena, CompactingArena)
 
