@@ -19,7 +19,7 @@ NUM_USERS = 1000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=4000)
+    parser.add_argument("--requests", type=int, default=20_000)
     num_requests = parser.parse_args().requests
     settings = SimulationSettings(
         workload="closed",

@@ -276,3 +276,16 @@ def test_an_unimportant_sequence_never_throws_out_an_important_one():
         assert low.sequence_id not in high.preempted_by
     assert low.num_preemptions > 0
     bench.run(max_steps=200)
+
+
+def test_admission_looks_at_each_sequence_a_bounded_number_of_times(monkeypatch):
+    bench = Bench(4000, budget=400, max_num_seqs=200)
+    calls = []
+    blocks_needed = bench.kv.blocks_needed
+    monkeypatch.setattr(bench.kv, "blocks_needed", lambda *sizes: calls.append(sizes) or blocks_needed(*sizes))
+    for start in range(100):
+        bench.add([1000 * start, 1000 * start + 1], 50)
+    calls.clear()
+    bench.step()
+    assert len(bench.scheduler.running) == 100
+    assert len(calls) <= 3 * 100

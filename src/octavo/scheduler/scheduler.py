@@ -15,8 +15,10 @@ Invariants:
    about to finish: those behind it may go first.
 """
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 from itertools import count, islice
+from operator import attrgetter
 
 from octavo.errors import CapacityError
 from octavo.memory.kv_manager import KVManager, PrefixMatch
@@ -28,6 +30,8 @@ from octavo.scheduler.waiting_queue import WaitingQueue
 # step takes only so many tokens of prompts that it lasts about three times as long as without; the prompts lose nothing by it.
 PROMPT_TOKENS_PER_DECODE = 2
 MIN_PROMPT_TOKENS = 32
+
+_arrival = attrgetter("arrival")
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class Scheduler:
         self.running: list[Sequence] = []  # in order of arrival
         self._arrivals = count()
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
-        self._prompt_budget = 0
+        self._prompt_budget = 0  # of the step that is being scheduled
+        self._promised_blocks = 0  # that its running sequences still need for the tokens that they know
         self._batch = ScheduledBatch()
         self._started: list[Sequence] = []  # got a row since the last step began
         self._was_denied = False
@@ -126,46 +131,46 @@ class Scheduler:
         """
         self._batch = ScheduledBatch()
         self._was_denied = False
-        order, num_decodes = self._service_order()
-        self._prompt_budget = self._prompt_tokens_beside(num_decodes)
-        for sequence, wanted in order:
-            if sequence.status is not SequenceStatus.RUNNING:
-                continue  # preempted by one before it
-            if wanted == 1:
-                self._schedule_running(sequence, 1)
-            elif self._prompt_budget > 0:
-                self._prompt_budget -= self._schedule_running(sequence, min(wanted, self._prompt_budget))
+        decodes, prefills = self._by_need()
+        self._prompt_budget = self._prompt_tokens_beside(len(decodes))
+        is_oldest_first = bool(prefills) and prefills[0] is self.running[0]  # the oldest goes before the decodes
+        if is_oldest_first:
+            self._schedule_prefill(prefills[0])
+        self._schedule_decodes(decodes)
+        for sequence in prefills[is_oldest_first:]:
+            if sequence.status is SequenceStatus.RUNNING:
+                self._schedule_prefill(sequence)
         if not self._was_denied:
-            self._admit()
+            self._admit(prefills)
         self._batch.admitted, self._started = self._started, []
         self._batch.block_copies = self.kv.drain_copies()
         return self._batch
 
     def update(self, batch: ScheduledBatch) -> None:
         """Records that the batch was computed; call before appending the sampled tokens."""
+        commit = self.kv.commit
         for entry in batch.entries:
-            sequence = entry.sequence
+            sequence, start = entry.sequence, entry.start
             assert sequence.cache is not None, f"sequence {sequence.sequence_id} lost its blocks during the step"
-            end = entry.start + entry.num_tokens
-            self.kv.commit(sequence.cache, sequence.token_ids, end)
+            end = start + entry.num_tokens
+            commit(sequence.cache, sequence.token_ids, end)
             peak = sequence.num_peak_computed_tokens
-            if entry.start < peak:
-                sequence.num_recomputed_tokens += min(peak, end) - entry.start
+            if start < peak:
+                sequence.num_recomputed_tokens += min(peak, end) - start
             if end > peak:
                 sequence.num_peak_computed_tokens = end
 
-    def _service_order(self) -> tuple[list[tuple[Sequence, int]], int]:
-        """Returns the running sequences with the tokens that each wants, in order of service, and how many want one token."""
-        decodes: list[tuple[Sequence, int]] = []
-        prefills: list[tuple[Sequence, int]] = []
+    def _by_need(self) -> tuple[list[Sequence], list[Sequence]]:
+        """Returns the running sequences that want one token, and those that want more in order of service, the oldest first."""
+        decodes: list[Sequence] = []
+        prefills: list[Sequence] = []
         for sequence in self.running:
-            wanted = sequence.num_tokens - sequence.num_computed_tokens
-            (decodes if wanted == 1 else prefills).append((sequence, wanted))
-        if not prefills:
-            return decodes, len(decodes)
-        prefills.sort(key=lambda entry: (entry[0] is not self.running[0], entry[0].rank))
-        num_first = int(prefills[0][0] is self.running[0])  # the oldest goes before the decodes
-        return prefills[:num_first] + decodes + prefills[num_first:], len(decodes)
+            assert sequence.cache is not None, "a running sequence holds a cache"
+            wants_one = len(sequence.token_ids) - sequence.cache.num_computed_tokens == 1
+            (decodes if wants_one else prefills).append(sequence)
+        if len(prefills) > 1:
+            prefills.sort(key=lambda sequence: (sequence is not self.running[0], sequence.rank))
+        return decodes, prefills
 
     def _prompt_tokens_beside(self, num_decodes: int) -> int:
         """Returns how many tokens of prompts a step may compute beside ``num_decodes`` sequences that want one token each."""
@@ -174,26 +179,46 @@ class Scheduler:
             return left
         return min(left, max(MIN_PROMPT_TOKENS, PROMPT_TOKENS_PER_DECODE * num_decodes))
 
-    def _schedule_running(self, sequence: Sequence, num_tokens: int) -> int:
-        """Takes the blocks for the sequence's next tokens, from others if need be; returns the tokens handed out, maybe none."""
-        assert sequence.cache is not None, "a running sequence holds a cache"
-        start = sequence.cache.num_computed_tokens
-        while not self.kv.allocate(sequence.cache, start + num_tokens):
-            victim = self._choose_victim(sequence)
-            if victim is None:
-                self._was_denied = True
-                return 0
-            victim.preempted_by.append(sequence.sequence_id)
-            self._preempt(victim)
-            if victim is sequence:
-                return 0
-        self._hand_out(sequence, start, num_tokens)
-        return num_tokens
+    def _schedule_decodes(self, decodes: list[Sequence]) -> None:
+        """Hands out one token to each; written out flat, because the loop spends most of its time here."""
+        allocate, entries = self.kv.allocate, self._batch.entries
+        num_before = len(entries)
+        for sequence in decodes:
+            cache = sequence.cache
+            if cache is None:
+                continue  # preempted by one before it
+            start = cache.num_computed_tokens
+            if allocate(cache, start + 1) or self._make_room(sequence, start + 1):
+                entries.append(ScheduledSequence(sequence, start, 1, True))
+        self._batch.num_tokens += len(entries) - num_before
 
-    def _hand_out(self, sequence: Sequence, start: int, num_tokens: int) -> None:
+    def _schedule_prefill(self, sequence: Sequence) -> None:
+        """Hands out as much of the prompt budget as the sequence can use."""
+        start = sequence.num_computed_tokens
+        num_tokens = min(sequence.num_tokens - start, self._prompt_budget)
+        if num_tokens > 0 and self._make_room(sequence, start + num_tokens):
+            self._hand_out_prompt(sequence, start, num_tokens)
+
+    def _hand_out_prompt(self, sequence: Sequence, start: int, num_tokens: int) -> None:
         is_last_chunk = start + num_tokens == sequence.num_tokens
         self._batch.entries.append(ScheduledSequence(sequence, start, num_tokens, is_last_chunk))
         self._batch.num_tokens += num_tokens
+        self._prompt_budget -= num_tokens
+
+    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Takes the blocks for a running sequence's next tokens, from others if need be; returns whether it got them."""
+        cache = sequence.cache
+        assert cache is not None, "a running sequence holds a cache"
+        while not self.kv.allocate(cache, num_tokens):
+            victim = self._choose_victim(sequence)
+            if victim is None:
+                self._was_denied = True
+                return False
+            victim.preempted_by.append(sequence.sequence_id)
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
 
     # ---- preemption
 
@@ -225,7 +250,7 @@ class Scheduler:
         assert sequence.cache is not None, "a running sequence holds a cache"
         self.kv.free(sequence.cache, sequence.token_ids)
         sequence.cache = None
-        self.running.remove(sequence)
+        del self.running[bisect_left(self.running, sequence.arrival, key=_arrival)]
         self._free_rows.append(sequence.row)
         sequence.row = -1
         if sequence in self._started:
@@ -233,8 +258,13 @@ class Scheduler:
 
     # ---- admission
 
-    def _admit(self) -> None:
+    def _admit(self, prefills: list[Sequence]) -> None:
+        """Starts waiting sequences while budget, seats and blocks last; ``prefills`` are the running ones that wanted more than
+        one token when the step began."""
+        if not self.waiting:
+            return
         seats = self.limits.max_num_seqs - sum(sequence.num_choices for sequence in self.running)
+        self._promised_blocks = sum(map(self._outstanding_blocks, prefills))
         for sequence in list(islice(self.waiting, self.limits.max_num_seqs)):
             if self._prompt_budget <= 0 or sequence.num_choices > seats:
                 sequence.wait_reasons[WaitReason.BUDGET_SPENT if self._prompt_budget <= 0 else WaitReason.NO_SEAT] += 1
@@ -265,10 +295,10 @@ class Scheduler:
             return True
         step_tokens = self.limits.max_num_batched_tokens
         needed = self.kv.blocks_needed(sequence.num_tokens + 1, step_tokens) - (match.num_held_blocks if match else 0)
-        promised = sum(self._outstanding_blocks(running) for running in self.running)
-        return needed + promised + self.limits.watermark_blocks <= self.kv.num_free_blocks
+        return needed + self._promised_blocks + self.limits.watermark_blocks <= self.kv.num_free_blocks
 
     def _outstanding_blocks(self, sequence: Sequence) -> int:
+        """Returns how many blocks a running sequence still needs for its known tokens; what wants one token has them."""
         if sequence.num_tokens - sequence.num_computed_tokens <= 1:
             return 0
         assert sequence.cache is not None, "a running sequence holds a cache"
@@ -288,13 +318,12 @@ class Scheduler:
             sequence.num_hit_tokens = start
             sequence.match_end = None if match is None else match.end
         self._start(sequence)
-        self._hand_out(sequence, start, num_tokens)
-        self._prompt_budget -= num_tokens
+        self._hand_out_prompt(sequence, start, num_tokens)
+        self._promised_blocks += self._outstanding_blocks(sequence)
         return True
 
     def _start(self, sequence: Sequence) -> None:
         sequence.status = SequenceStatus.RUNNING
         sequence.row = self._free_rows.pop()
-        self.running.append(sequence)
-        self.running.sort(key=lambda running: running.arrival)
+        insort(self.running, sequence, key=_arrival)
         self._started.append(sequence)

@@ -3,10 +3,13 @@
 Owns: the order. Must not know: why a sequence waits.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
+from operator import attrgetter
 
 from octavo.scheduler.sequence import Sequence
+
+_rank = attrgetter("rank")
 
 
 class WaitingQueue:
@@ -23,8 +26,8 @@ class WaitingQueue:
 
     def add(self, sequence: Sequence) -> None:
         """Puts a sequence into its place."""
-        insort(self._sequences, sequence, key=lambda waiting: waiting.rank)
+        insort(self._sequences, sequence, key=_rank)
 
     def remove(self, sequence: Sequence) -> None:
         """Takes a sequence out, wherever it is."""
-        self._sequences.remove(sequence)
+        del self._sequences[bisect_left(self._sequences, sequence.rank, key=_rank)]

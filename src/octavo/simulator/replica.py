@@ -89,14 +89,14 @@ class Replica:
         self._scheduler.update(batch)
         finished = []
         for entry in batch.entries:
-            if entry.is_last_chunk and self._sample(entry.sequence, now_s):
-                finished.append(self._finish(entry.sequence, now_s))
+            if not entry.is_last_chunk:
+                continue
+            sequence = entry.sequence
+            if len(sequence.token_ids) == sequence.num_prompt_tokens:
+                sequence.first_token_s = now_s
+            if sequence.token_ids.grow():
+                finished.append(self._finish(sequence, now_s))
         return finished
-
-    def _sample(self, sequence: SimulatedSequence, now_s: float) -> bool:
-        if len(sequence.token_ids) == sequence.num_prompt_tokens:
-            sequence.first_token_s = now_s
-        return sequence.token_ids.grow()
 
     def _finish(self, sequence: SimulatedSequence, now_s: float) -> Request:
         self._scheduler.finish(sequence)

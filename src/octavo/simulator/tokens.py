@@ -24,5 +24,6 @@ class Tokens(list[int]):
 
     def grow(self) -> bool:
         """Appends the next token of the answer; returns whether it was the last."""
-        self.append(self._offset + len(self))
-        return len(self) >= self.final_length
+        length = len(self)
+        self.append(self._offset + length)
+        return length + 1 >= self.final_length
