@@ -8,6 +8,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from octavo.config import DEFAULT_MODEL, EngineConfig
@@ -15,6 +16,7 @@ from octavo.engine.loading import load_engine
 from octavo.engine.stats import EngineStats
 from octavo.errors import RequestError
 from octavo.outputs import RequestOutput
+from octavo.runner.pooling import PoolingKind
 from octavo.sampling_params import SamplingParams
 
 PromptLike = str | Sequence[int] | Mapping[str, Any]
@@ -57,8 +59,26 @@ class LLM:
         Raises:
             RequestError, CapacityError: a prompt is refused; no other of the call runs on.
         """
-        listed = [prompts] if _is_single(prompts) else list(prompts)
-        return self._run([_read_prompt(prompt) for prompt in listed], sampling_params, on_progress)
+        return self._run(_read_prompts(prompts), sampling_params, on_progress)
+
+    def embed(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        *,
+        pooling: PoolingKind = "mean",
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Computes the `embedding` of each prompt: its pooled hidden states after the final norm, scaled to length 1.
+
+        Args:
+            prompts, on_progress: as in `generate`.
+            pooling: the "mean" over all tokens, or the "last" token's.
+
+        Raises:
+            RequestError, CapacityError: a prompt is refused; no other of the call runs on.
+        """
+        adders = [partial(self.engine.add_embedding_request, pooling=pooling, **prompt) for prompt in _read_prompts(prompts)]
+        return self._finish(adders, on_progress)
 
     def chat(
         self,
@@ -125,10 +145,15 @@ class LLM:
         on_progress: Callable[[int, int], None] | None,
     ) -> list[RequestOutput]:
         params = self._params_for(len(prompts), sampling_params)
+        adders = [partial(self._add, prompt, its_params) for prompt, its_params in zip(prompts, params, strict=True)]
+        return self._finish(adders, on_progress)
+
+    def _finish(self, adders: Sequence[Callable[[], str]], on_progress: Callable[[int, int], None] | None) -> list[RequestOutput]:
+        """Adds requests and returns their results when all have ended; if one is refused, none stays."""
         request_ids: list[str] = []
         try:
-            for prompt, its_params in zip(prompts, params, strict=True):
-                request_ids.append(self._add(prompt, its_params))
+            for add in adders:
+                request_ids.append(add())
             self._finish_all(request_ids, on_progress)
         except BaseException:
             for request_id in request_ids:
@@ -165,6 +190,10 @@ def _is_single(prompts: Any) -> bool:
     if not isinstance(prompts, str | Mapping | Sequence):
         raise RequestError(f"prompts is a {type(prompts).__name__}; it takes a text, token ids, a map or a list of these")
     return isinstance(prompts, str | Mapping) or (len(prompts) > 0 and isinstance(prompts[0], int))
+
+
+def _read_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[dict[str, Any]]:
+    return [_read_prompt(prompt) for prompt in ([prompts] if _is_single(prompts) else prompts)]
 
 
 def _is_conversation(prompt: Any) -> bool:

@@ -4,7 +4,10 @@ Owns: the result records. Must not know: how results come about.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Logprob(NamedTuple):
@@ -76,6 +79,7 @@ class RequestOutput:
         prompt: the prompt's text; None when it was given as token ids.
         prompt_logprobs: for each prompt token a map as in `CompletionOutput.logprobs`; the first is None; None if not asked for.
         num_prefix_hit_tokens: prompt tokens whose KV came from the prefix cache.
+        embedding: the prompt's pooled hidden states, float32 ``[hidden]`` of length 1; None if not asked for, or aborted before.
     """
 
     request_id: str
@@ -85,6 +89,7 @@ class RequestOutput:
     metrics: RequestMetrics
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     num_prefix_hit_tokens: int = 0
+    embedding: "np.ndarray | None" = None
 
     @property
     def finished(self) -> bool:

@@ -16,23 +16,28 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from octavo.engine.block_map import BlockMap, describe_blocks
 from octavo.engine.explanation import ExplanationLog, RequestExplanation, explain
 from octavo.engine.grammar import CompiledGrammar, GrammarCompiler
-from octavo.engine.request import Choice, PromptInput, Request, describe_logprobs
+from octavo.engine.request import Choice, Request, describe_logprobs, new_request
 from octavo.engine.stats import EngineStats, StatsCollector
 from octavo.engine.validation import RequestChecker, check_order_and_salt
 from octavo.errors import RequestError
 from octavo.models.chat_template import ChatTemplate
 from octavo.models.tokenizer import Tokenizer
-from octavo.outputs import OutputDelta, RequestMetrics, RequestOutput
+from octavo.outputs import OutputDelta, RequestOutput
 from octavo.runner.model_runner import ModelRunner, StepResult
+from octavo.runner.pooling import Pooling, PoolingKind, check_pooling
 from octavo.runner.sampler import SampledToken, TokenLogprobs
-from octavo.runner.sampling_request import SamplingRequest, bitmask_of
+from octavo.runner.sampling_request import SamplingRequest
 from octavo.sampling_params import SamplingParams
 from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.scheduler import Scheduler
 from octavo.scheduler.sequence import Sequence
+
+EMBEDDING_PARAMS = SamplingParams(temperature=0.0)  # of a request that samples nothing
 
 
 class Engine:
@@ -98,20 +103,43 @@ class Engine:
             CapacityError: it can never fit.
         """
         check_order_and_salt(priority, cache_salt)
-        request_id = request_id or self._free_request_id()
-        if request_id in self._requests or request_id in self._finished:
-            raise RequestError(f"request_id={request_id!r} is in use", field="request_id")
+        request_id = self._new_request_id(request_id)
         prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
         max_tokens = self._checker.max_total_tokens(prompt_input, params, self._scheduler)
-        sampling = self._make_sampling(prompt_input, params, grammar)
-        namespace = (("salt", cache_salt),) if cache_salt else ()
-        request = Request(request_id, prompt_input, params, RequestMetrics(time.monotonic()), priority, namespace)
+        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
+        sampling = self._checker.sampling(prompt_input, params, seed, grammar)
+        request = new_request(request_id, prompt_input, params, priority, cache_salt)
         if params.prompt_logprobs is not None:
             request.prompt_logprobs = [None]
-        sequence = self._make_sequence(request, max_tokens, num_choices=params.n)
-        self._track(request, sequence, sampling)
-        self._requests[request_id] = request
-        self._scheduler.add(sequence)
+        self._queue(request, self._make_sequence(request, max_tokens, num_choices=params.n), sampling)
+        return request_id
+
+    def add_embedding_request(
+        self,
+        prompt: str | SequenceOf[int],
+        *,
+        pooling: PoolingKind = "mean",
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> str:
+        """Queues a prompt to be embedded: its result has no tokens, but an `embedding`.
+
+        Args:
+            pooling: of the hidden states after the final norm: their "mean", or the "last" token's.
+
+        The other arguments, the result and the errors are those of `add_request`.
+        """
+        check_order_and_salt(priority, cache_salt)
+        check_pooling(pooling)
+        request_id = self._new_request_id(request_id)
+        prompt_input = self._checker.prompt(prompt, is_rendered=False)
+        self._checker.check_embeddable(prompt_input, self._scheduler)
+        num_tokens = len(prompt_input.token_ids)
+        request = new_request(request_id, prompt_input, EMBEDDING_PARAMS, priority, cache_salt)
+        sequence = self._make_sequence(request, num_tokens, num_choices=1)
+        sequence.reads_cached_prefix = pooling == "last"  # a mean needs the hidden state of every token
+        self._queue(request, sequence, SamplingRequest(EMBEDDING_PARAMS, 0, 0, num_tokens, pooling=Pooling(pooling, num_tokens)))
         return request_id
 
     def abort(self, request_id: str) -> RequestOutput | None:
@@ -234,7 +262,7 @@ class Engine:
         now = time.monotonic()
         for sequence_id, scored in result.prompt_logprobs.items():
             self._add_prompt_logprobs(self._choices[sequence_id].request, scored)
-        deltas: list[OutputDelta] = []
+        deltas = [self._embed(self._choices[sequence.sequence_id], vector, now) for sequence, vector in result.embedded]
         for sequence, tokens in result.sampled:
             choice = self._choices[sequence.sequence_id]
             choices = [choice, *self._fork(choice, len(tokens))] if len(tokens) > 1 else [choice]
@@ -270,13 +298,24 @@ class Engine:
         if request.prompt_logprobs is not None and len(choice.output.token_ids) <= 1:
             delta = replace(delta, prompt_logprobs=request.prompt_logprobs)
         if delta.finish_reason is not None:
-            self._drop(choice)
-            if request.is_finished:
-                request.metrics.finished_time = now
-                del self._requests[request.request_id]
-                self._finished[request.request_id] = request.output()
-                self._leave(request)
+            self._finish(choice, now)
         return delta
+
+    def _embed(self, choice: Choice, vector: np.ndarray, now: float) -> OutputDelta:
+        choice.request.embedding = vector
+        delta = choice.end()
+        self._finish(choice, now)
+        return delta
+
+    def _finish(self, choice: Choice, now: float) -> None:
+        """Takes out a choice that ended by itself, and its request with the last of them."""
+        request = choice.request
+        self._drop(choice)
+        if request.is_finished:
+            request.metrics.finished_time = now
+            del self._requests[request.request_id]
+            self._finished[request.request_id] = request.output()
+            self._leave(request)
 
     def _leave(self, request: Request) -> None:
         self._stats.count_finished(request)
@@ -289,6 +328,17 @@ class Engine:
 
     # ---- making things
 
+    def _new_request_id(self, request_id: str | None) -> str:
+        """Returns the caller's name for a request, or a free one."""
+        if request_id in self._requests or request_id in self._finished:
+            raise RequestError(f"request_id={request_id!r} is in use", field="request_id")
+        return request_id or self._free_request_id()
+
+    def _queue(self, request: Request, sequence: Sequence, sampling: SamplingRequest) -> None:
+        self._track(request, sequence, sampling)
+        self._requests[request.request_id] = request
+        self._scheduler.add(sequence)
+
     def _free_request_id(self) -> str:
         """Returns a name that no request has, whatever names callers chose."""
         while True:
@@ -296,21 +346,6 @@ class Engine:
             self._num_requests += 1
             if request_id not in self._requests and request_id not in self._finished:
                 return request_id
-
-    def _make_sampling(self, prompt: PromptInput, params: SamplingParams, grammar: CompiledGrammar | None) -> SamplingRequest:
-        allowed = params.allowed_token_ids
-        if grammar is not None and params.ignore_eos:
-            raise RequestError("ignore_eos is not allowed with a grammar, which says where the answer ends", field="ignore_eos")
-        return SamplingRequest(
-            params=params,
-            seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
-            choice_index=0,
-            num_prompt_tokens=len(prompt.token_ids),
-            end_token_ids=frozenset() if params.ignore_eos else self._checker.end_token_ids,
-            bad_words=self._checker.bad_words(params),
-            token_bitmask=None if allowed is None else bitmask_of(allowed, self._checker.vocab_size),
-            constraint=None if grammar is None else grammar.constraint(),
-        )
 
     def _make_sequence(self, request: Request, max_tokens: int, *, num_choices: int) -> Sequence:
         self._num_sequences += 1

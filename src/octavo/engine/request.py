@@ -7,8 +7,11 @@ Invariants:
 2. The end is decided by one order: the model's end token, stop token, stop string, length.
 """
 
+import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from octavo.engine.detokenizer import Detokenizer
 from octavo.engine.stop_strings import StopStringMatcher
@@ -72,6 +75,10 @@ class Choice:
         elif finish_reason is not None:
             text += self._flush()
         return self._delta([token_id], text, logprobs, finish_reason, stop_reason)
+
+    def end(self) -> OutputDelta:
+        """Ends a choice that was to have no tokens: its prompt is computed."""
+        return self._delta([], "", None, "stop", None)
 
     def abort(self) -> OutputDelta:
         """Ends the choice from outside; text that was held back is released."""
@@ -137,6 +144,7 @@ class Request:
 
     Attributes:
         namespace: what besides token ids must be equal for KV to be shared.
+        embedding: the vector of a prompt that is embedded; None before, and for one that is continued.
     """
 
     request_id: str
@@ -147,6 +155,7 @@ class Request:
     namespace: Hashable = ()
     choices: list[Choice] = field(default_factory=list)
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    embedding: np.ndarray | None = None
 
     def output(self) -> RequestOutput:
         """Returns the result as it stands."""
@@ -162,9 +171,16 @@ class Request:
             metrics=self.metrics,
             prompt_logprobs=self.prompt_logprobs,
             num_prefix_hit_tokens=lead.num_hit_tokens or 0,
+            embedding=self.embedding,
         )
 
     @property
     def is_finished(self) -> bool:
         """True when every choice has ended."""
         return len(self.choices) == self.params.n and all(choice.output.finish_reason is not None for choice in self.choices)
+
+
+def new_request(request_id: str, prompt: PromptInput, params: SamplingParams, priority: int, cache_salt: str | None) -> Request:
+    """Returns a request that arrives now and has no choice yet."""
+    namespace = (("salt", cache_salt),) if cache_salt else ()
+    return Request(request_id, prompt, params, RequestMetrics(time.monotonic()), priority, namespace)

@@ -9,9 +9,11 @@ Invariants:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.engine.grammar import CompiledGrammar
 from octavo.engine.request import PromptInput
 from octavo.errors import RequestError
 from octavo.models.tokenizer import Tokenizer
+from octavo.runner.sampling_request import SamplingRequest, bitmask_of
 from octavo.sampling_params import SamplingParams
 from octavo.scheduler.scheduler import Scheduler
 
@@ -79,6 +81,42 @@ class RequestChecker:
             total = num_prompt + params.max_tokens
         scheduler.check_capacity(num_prompt, total, params.n)
         return total
+
+    def sampling(self, prompt: PromptInput, params: SamplingParams, seed: int, grammar: CompiledGrammar | None) -> SamplingRequest:
+        """Returns the sampling side of a request's first choice.
+
+        Raises:
+            RequestError: two fields contradict each other, or a bad word has no tokens.
+        """
+        allowed = params.allowed_token_ids
+        if grammar is not None and params.ignore_eos:
+            raise RequestError("ignore_eos is not allowed with a grammar, which says where the answer ends", field="ignore_eos")
+        return SamplingRequest(
+            params=params,
+            seed=seed,
+            choice_index=0,
+            num_prompt_tokens=len(prompt.token_ids),
+            end_token_ids=frozenset() if params.ignore_eos else self.end_token_ids,
+            bad_words=self.bad_words(params),
+            token_bitmask=None if allowed is None else bitmask_of(allowed, self.vocab_size),
+            constraint=None if grammar is None else grammar.constraint(),
+        )
+
+    def check_embeddable(self, prompt: PromptInput, scheduler: Scheduler) -> None:
+        """Refuses a prompt that cannot be computed, alone and without an answer.
+
+        Raises:
+            RequestError: it is longer than the model's limit.
+            CapacityError: it can never fit the KV pool.
+        """
+        num_prompt = len(prompt.token_ids)
+        if num_prompt > self.max_model_len:
+            raise RequestError(
+                f"the prompt's {num_prompt} tokens are more than max_model_len={self.max_model_len}",
+                field="prompt",
+                hint="shorten the prompt, or start with a larger max_model_len",
+            )
+        scheduler.check_capacity(num_prompt, num_prompt)
 
     def bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         """Returns the token runs of the request's bad words, each as it stands and after a space.

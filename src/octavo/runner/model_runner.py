@@ -35,10 +35,12 @@ class StepResult:
     Attributes:
         sampled: each sequence whose last known token was computed, with its new token (or first tokens of its choices).
         prompt_logprobs: by sequence id, entries for the prompt positions that follow the step's tokens.
+        embedded: each sequence whose prompt was pooled to its end, with its vector.
     """
 
     sampled: list[tuple[Sequence, list[SampledToken]]] = field(default_factory=list)
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    embedded: list[tuple[Sequence, np.ndarray]] = field(default_factory=list)
 
 
 class ModelRunner:
@@ -81,6 +83,7 @@ class ModelRunner:
                 requests[entry.sequence.sequence_id].prepare(entry.sequence.token_ids)
         self._forward.run(sizes)
         result = StepResult()
+        self._pool(batch, requests, result)
         self._sample(batch, requests, result)
         self._score_prompts(batch, requests, result)
         return result
@@ -112,7 +115,11 @@ class ModelRunner:
 
     def _sample(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest], result: StepResult) -> None:
         last_rows = self._arrays.step.cu_seqlens_q[1 : len(batch.entries) + 1] - 1
-        ready = [index for index, entry in enumerate(batch.entries) if entry.is_last_chunk]
+        ready = [
+            index
+            for index, entry in enumerate(batch.entries)
+            if entry.is_last_chunk and requests[entry.sequence.sequence_id].pooling is None
+        ]
         for begin in range(0, len(ready), len(self._logits)):
             indices = ready[begin : begin + len(self._logits)]
             sequences = [batch.entries[index].sequence for index in indices]
@@ -133,6 +140,26 @@ class ModelRunner:
             soft_cap=spec.final_soft_cap,
         )
         return logits
+
+    # ---- hidden states of prompts
+
+    def _pool(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest], result: StepResult) -> None:
+        for entry, first_row in zip(batch.entries, self._arrays.step.cu_seqlens_q.tolist(), strict=False):
+            pooling = requests[entry.sequence.sequence_id].pooling
+            if pooling is None:
+                continue
+            first = max(entry.start, pooling.next_position)
+            pooling.add(self._final_states(first_row + first - entry.start, first_row + entry.num_tokens))
+            if pooling.is_complete:
+                result.embedded.append((entry.sequence, pooling.vector()))
+
+    def _final_states(self, begin: int, end: int) -> np.ndarray:
+        """Returns the hidden states of the step's rows ``begin .. end`` after the final norm; the next step overwrites them."""
+        states = self._buffers.normed[begin : max(begin, end)]
+        if len(states):
+            hidden = self._buffers.hidden[begin:end]
+            self._operations.rms_norm(hidden, self._weights.final_norm, states, eps=self._spec.rms_norm_eps)
+        return states
 
     # ---- prompt log-probabilities
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from octavo.runner.pooling import Pooling
 from octavo.sampling_params import SamplingParams
 
 
@@ -60,6 +61,7 @@ class SamplingRequest:
         sampling_parameters: what the draw is given: temperature, top_k, top_p, min_p.
         token_bitmask: int32 ``[ceil(vocab / 32)]`` of the tokens that may be chosen anywhere; None: all.
         constraint: what else limits the tokens, step by step.
+        pooling: what collects the hidden states of a prompt that is not continued; None: tokens are sampled.
     """
 
     params: SamplingParams
@@ -70,6 +72,7 @@ class SamplingRequest:
     bad_words: tuple[tuple[int, ...], ...] = ()
     token_bitmask: np.ndarray | None = None
     constraint: TokenConstraint | None = None
+    pooling: Pooling | None = None
     num_prompt_logprobs: int = 0  # how many prompt positions were reported already
     _output_counts: Counter[int] = field(default_factory=Counter)
     _prompt_tokens: frozenset[int] | None = None
