@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
@@ -17,9 +18,10 @@ from octavo.memory.layer_groups import LayerGroup
 from octavo.models.chat_template import ChatTemplate
 from octavo.models.tokenizer import BYTE_OF_CHARACTER, Tokenizer
 from octavo.runner.model_runner import StepResult
+from octavo.runner.pooling import Pooling
 from octavo.runner.sampler import SampledToken, TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
-from octavo.scheduler.batch import ScheduledBatch
+from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
 from octavo.scheduler.sequence import Sequence
 
@@ -79,6 +81,7 @@ class ScriptedRunner:
     weights_bytes: int = 1000
     workspace_bytes: int = 2000
     kv_block_bytes: int = 4096
+    hidden_size: int = 3
     _answers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     def execute(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest]) -> StepResult:
@@ -89,7 +92,10 @@ class ScriptedRunner:
         result = StepResult()
         for entry in batch.entries:
             sequence, request = entry.sequence, requests[entry.sequence.sequence_id]
-            if entry.is_last_chunk:
+            if request.pooling is not None:
+                if self._pool(entry, request.pooling):
+                    result.embedded.append((sequence, request.pooling.vector()))
+            elif entry.is_last_chunk:
                 first = request.choice_index
                 tokens = [self._next(sequence, request, first + offset) for offset in range(sequence.num_choices)]
                 result.sampled.append((sequence, tokens))
@@ -99,6 +105,14 @@ class ScriptedRunner:
                 result.prompt_logprobs[sequence.sequence_id] = [describe(token, request.params.prompt_logprobs) for token in ids]
                 request.num_prompt_logprobs = max(request.num_prompt_logprobs, end)
         return result
+
+    @staticmethod
+    def _pool(entry: ScheduledSequence, pooling: Pooling) -> bool:
+        """Adds the hidden states of the entry's tokens: (token, position, 1)."""
+        positions = range(max(entry.start, pooling.next_position), entry.start + entry.num_tokens)
+        states = [(entry.sequence.token_ids[position], position, 1.0) for position in positions]
+        pooling.add(np.array(states, np.float32).reshape(-1, 3))
+        return pooling.is_complete
 
     def _next(self, sequence: Sequence, request: SamplingRequest, choice_index: int) -> SampledToken:
         prompt = bytes(token for token in sequence.token_ids[: sequence.num_prompt_tokens] if token < 256)

@@ -173,6 +173,11 @@ class Engine:
         """Token ids below it are accepted."""
         return self._checker.vocab_size
 
+    @property
+    def hidden_size(self) -> int:
+        """Numbers of an embedding."""
+        return self._runner.hidden_size
+
     def grammar_compiler(self) -> GrammarCompiler:
         """Returns what makes grammars for `add_request`; safe to use while the engine works."""
         return GrammarCompiler(self.tokenizer, self._checker.vocab_size, self._checker.end_token_ids)

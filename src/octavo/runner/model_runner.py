@@ -98,6 +98,11 @@ class ModelRunner:
         self._storage.release(block_ids)
 
     @property
+    def hidden_size(self) -> int:
+        """Width of a token's hidden state."""
+        return self._spec.hidden_size
+
+    @property
     def weights_bytes(self) -> int:
         """Bytes of the packed weights."""
         return self._weights.num_bytes

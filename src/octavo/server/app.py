@@ -23,7 +23,7 @@ from octavo.server.grammars import GrammarStore
 from octavo.server.keys import read_keys
 from octavo.server.metrics import ServerMetrics
 from octavo.server.response_store import ResponseStore
-from octavo.server.routes import chat, completions, health, inspection, messages, models, responses, tokens
+from octavo.server.routes import chat, completions, embeddings, health, inspection, messages, models, responses, tokens
 from octavo.server.served_model import describe_model
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     app = FastAPI(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
     app.state.context = context
     install_handlers(app)
-    for routes in (chat, completions, messages, responses, models, tokens, health, inspection):
+    for routes in (chat, completions, messages, responses, embeddings, models, tokens, health, inspection):
         app.include_router(routes.router)
     app.add_middleware(Gate, context=context, access_log=AccessLog(as_json=config.log_json))
     if config.allowed_origins:  # outside the gate: a browser asks what is allowed without sending the key

@@ -51,7 +51,7 @@ async def prepare_chat(body: ChatRequest, context: ServerContext, call: Call) ->
     if context.config.log_prompts:
         call.log["prompts"] = [text]
     grammar = await context.grammars.compile(_grammar(body, tools))
-    return ChatJob(make_submissions(body, call, [token_ids], params, grammar), params, tools)
+    return ChatJob(make_submissions(body, call, [token_ids], params, grammar=grammar), params, tools)
 
 
 def _grammar(body: ChatRequest, tools: Tools | None) -> "Grammar | None":

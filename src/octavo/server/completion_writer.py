@@ -16,16 +16,9 @@ from octavo.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo.server.answer import PromptDelta
 from octavo.server.generation import event, make_usage
 from octavo.server.logprobs import CompletionLogprobsWriter, prompt_logprobs
+from octavo.server.prompts import Prompt
 from octavo.server.protocol.base import Usage
 from octavo.server.protocol.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt as text and as token ids."""
-
-    text: str
-    token_ids: list[int]
 
 
 @dataclass(frozen=True)

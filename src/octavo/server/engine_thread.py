@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from octavo.errors import CapacityError
 from octavo.outputs import CompletionOutput, OutputDelta, RequestOutput
+from octavo.runner.pooling import PoolingKind
 from octavo.sampling_params import SamplingParams
 from octavo.server.answer import Answer, PromptDelta
 from octavo.server.errors import ApiError
@@ -45,6 +46,7 @@ class Submission:
 
     Attributes:
         key: whose it is.
+        pooling: how to embed the prompt; None: it is continued.
     """
 
     request_id: str
@@ -54,6 +56,27 @@ class Submission:
     priority: int = 0
     cache_salt: str | None = None
     grammar: "CompiledGrammar | None" = None
+    pooling: PoolingKind | None = None
+
+    def add_to(self, engine: "Engine") -> None:
+        """Queues the prompt in an engine, which may refuse it."""
+        if self.pooling is None:
+            engine.add_request(
+                self.prompt_token_ids,
+                self.params,
+                request_id=self.request_id,
+                priority=self.priority,
+                cache_salt=self.cache_salt,
+                grammar=self.grammar,
+            )
+        else:
+            engine.add_embedding_request(
+                self.prompt_token_ids,
+                pooling=self.pooling,
+                request_id=self.request_id,
+                priority=self.priority,
+                cache_salt=self.cache_salt,
+            )
 
 
 class Observer(Protocol):
@@ -274,14 +297,7 @@ class EngineThread:
             )
 
     def _add(self, answer: Answer, index: int, submission: Submission, engine: "Engine") -> None:
-        engine.add_request(
-            submission.prompt_token_ids,
-            submission.params,
-            request_id=submission.request_id,
-            priority=submission.priority,
-            cache_salt=submission.cache_salt,
-            grammar=submission.grammar,
-        )
+        submission.add_to(engine)
         num_choices = submission.params.n
         self._owners[submission.request_id] = _Owner(
             answer, index, submission, num_choices, [0] * num_choices, [None] * num_choices

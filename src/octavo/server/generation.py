@@ -18,13 +18,14 @@ from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from octavo.outputs import RequestOutput
+from octavo.runner.pooling import PoolingKind
 from octavo.sampling_params import SamplingParams
 from octavo.server.answer import Answer, PromptDelta
 from octavo.server.call import Call, call_of
 from octavo.server.context import ServerContext
 from octavo.server.engine_thread import Submission
 from octavo.server.errors import ApiError
-from octavo.server.protocol.base import GenerationFields, PromptTokensDetails, Usage
+from octavo.server.protocol.base import IdentityFields, PromptTokensDetails, Usage
 
 if TYPE_CHECKING:
     from octavo.engine.grammar import CompiledGrammar
@@ -47,11 +48,13 @@ class StreamWriter(Protocol):
 
 
 def make_submissions(
-    body: GenerationFields,
+    body: IdentityFields,
     call: Call,
     prompts: list[list[int]],
     params: SamplingParams,
-    grammar: "CompiledGrammar | None",
+    *,
+    grammar: "CompiledGrammar | None" = None,
+    pooling: PoolingKind | None = None,
 ) -> list[Submission]:
     """Returns an engine request for each prompt."""
     call.take_request_id(body.request_id)
@@ -59,7 +62,7 @@ def make_submissions(
     suffixes = [""] if len(prompts) == 1 else [f"-{index}" for index in range(len(prompts))]
     priority, salt = call.priority(body.priority), call.salt(body.cache_salt)
     return [
-        Submission(call.request_id + suffix, prompt, params, call.key, priority, salt, grammar)
+        Submission(call.request_id + suffix, prompt, params, call.key, priority, salt, grammar, pooling)
         for suffix, prompt in zip(suffixes, prompts, strict=True)
     ]
 

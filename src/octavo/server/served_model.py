@@ -36,6 +36,7 @@ class ServedModel:
 
     Attributes:
         vocab_size: token ids below it are accepted.
+        hidden_size: numbers of an embedding.
         max_model_len: most tokens of one sequence, prompt and answer.
         default_params: what a request gets that leaves sampling open.
         created: when the server loaded it, in seconds since 1970.
@@ -43,6 +44,7 @@ class ServedModel:
 
     name: str
     vocab_size: int
+    hidden_size: int
     max_model_len: int
     tokenizer: "Tokenizer"
     chat_template: "ChatTemplate | None"
@@ -60,16 +62,16 @@ class ServedModel:
             message = f"there is no model {name[:MAX_QUOTED_CHARS]!r}; the model served here is {self.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Returns a text's token ids.
+    async def encode(self, text: str, *, name: str = "prompt", add_special_tokens: bool = True) -> list[int]:
+        """Returns the token ids of the text in the field of that name.
 
         Raises:
             RequestError: it is too long, or holds half a surrogate pair.
         """
-        return await self._run(len(text), partial(self._encode, text, add_special_tokens))
+        return await self._run(len(text), partial(self._encode, text, name, add_special_tokens))
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        self._check_length(text, "prompt")
+    def _encode(self, text: str, name: str, add_special_tokens: bool) -> list[int]:
+        self._check_length(text, name)
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     async def encode_chat(self, prompt: ChatPrompt) -> tuple[str, list[int]]:
@@ -151,5 +153,11 @@ def describe_model(engine: "Engine", name: str | None) -> ServedModel:
     """
     params = replace(engine.default_params, max_tokens=None)
     return ServedModel(
-        name or engine.model_name, engine.vocab_size, engine.max_model_len, engine.tokenizer, engine.chat_template, params
+        name=name or engine.model_name,
+        vocab_size=engine.vocab_size,
+        hidden_size=engine.hidden_size,
+        max_model_len=engine.max_model_len,
+        tokenizer=engine.tokenizer,
+        chat_template=engine.chat_template,
+        default_params=params,
     )

@@ -45,10 +45,19 @@ class StreamOptions(RequestBody):
     include_obfuscation: Literal[False] | None = None
 
 
-class GenerationFields(RequestBody):
-    """The fields that completions and chat completions share; `SamplingParams` explains and checks those of the same name."""
+class IdentityFields(RequestBody):
+    """Who asks which model, and where the request stands among others."""
 
     model: str | None = None
+    user: Name | None = Field(None, description="Written to the access log.")
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = Field(None, description="Lower runs earlier.")
+    cache_salt: Name | None = Field(None, description="KV is shared only among requests of equal salt.")
+    request_id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
+
+
+class GenerationFields(IdentityFields):
+    """The fields that completions and chat completions share; `SamplingParams` explains and checks those of the same name."""
+
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -60,7 +69,6 @@ class GenerationFields(RequestBody):
     seed: int | None = None
     stop: StopString | list[StopString] | None = None
     logit_bias: Annotated[dict[TokenIdKey, FiniteFloat], Field(max_length=MAX_BIASED_TOKENS)] | None = None
-    user: Name | None = Field(None, description="Written to the access log.")
 
     top_k: int | None = None
     min_p: FiniteFloat | None = None
@@ -74,9 +82,6 @@ class GenerationFields(RequestBody):
     bad_words: list[StopString] | None = None
     prompt_logprobs: int | None = None
     return_token_ids: bool | None = Field(None, description="Also return the token ids of prompt and answer.")
-    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = Field(None, description="Lower runs earlier.")
-    cache_salt: Name | None = Field(None, description="KV is shared only among requests of equal salt.")
-    request_id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
 
     use_beam_search: Literal[False] | None = None
     spaces_between_special_tokens: Literal[False] | None = None

@@ -25,7 +25,7 @@ def _kind_of_prompt(prompt: Any) -> str:
 TokenIds = TypeAliasType("TokenIds", Annotated[list[int], FailFast()])
 TokenIdLists = TypeAliasType("TokenIdLists", Annotated[list[TokenIds], FailFast()])
 Texts = TypeAliasType("Texts", Annotated[list[str], FailFast(), Field(min_length=1)])
-Prompt = Annotated[
+PromptField = Annotated[
     Annotated[str, Tag("text")]
     | Annotated[Texts, Tag("texts")]
     | Annotated[TokenIds, Tag("tokens")]
@@ -37,7 +37,7 @@ Prompt = Annotated[
 class CompletionRequest(StructuredFields):
     """A text to continue, or several."""
 
-    prompt: Prompt
+    prompt: PromptField
     best_of: int | None = Field(None, description="Generate this many and return the n whose tokens are most likely on average.")
     echo: bool | None = Field(None, description="Begin the text with the prompt.")
     logprobs: int | None = None

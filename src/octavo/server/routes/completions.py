@@ -11,10 +11,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from octavo.sampling_params import SamplingParams
 from octavo.server.body import JsonRoute, json_response
 from octavo.server.call import Call, get_call
-from octavo.server.completion_writer import CompletionWriter, Prompt
+from octavo.server.completion_writer import CompletionWriter
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import invalid
 from octavo.server.generation import EventStream, collect, make_submissions
+from octavo.server.prompts import read_prompts
 from octavo.server.protocol.base import ERROR_RESPONSES, STREAM_RESPONSES
 from octavo.server.protocol.completions import CompletionRequest, CompletionResponse
 from octavo.server.sampling import check_at_most, make_params
@@ -35,11 +36,11 @@ async def create_completion(
     context.model.check_name(body.model)
     _check_fields(body, context)
     params = _make_params(body, context)
-    prompts = await read_prompts(body, context)
+    prompts = await read_prompts("prompt", body.prompt, context)
     if context.config.log_prompts:
         call.log["prompts"] = [prompt.text for prompt in prompts]
     grammar = await context.grammars.compile(body.grammar())
-    submissions = make_submissions(body, call, [prompt.token_ids for prompt in prompts], params, grammar)
+    submissions = make_submissions(body, call, [prompt.token_ids for prompt in prompts], params, grammar=grammar)
     writer = CompletionWriter(
         id=f"cmpl-{call.request_id}",
         created=int(time.time()),
@@ -88,32 +89,3 @@ def _make_params(body: CompletionRequest, context: ServerContext) -> SamplingPar
         updates["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
     adjusted = body.model_copy(update=updates)
     return make_params(adjusted, context.model.default_params, context.config, max_tokens=max_tokens, logprobs=logprobs)
-
-
-async def read_prompts(body: CompletionRequest, context: ServerContext) -> list[Prompt]:
-    """Returns the request's prompts, each as text and token ids."""
-    given = body.prompt
-    if isinstance(given, str):
-        listed: list[str] | list[list[int]] = [given]
-    elif given and isinstance(given[0], int):
-        listed = [given]
-    else:
-        listed = given
-    if len(listed) > context.config.max_prompts:
-        raise invalid("prompt", f"prompt has {len(listed)} entries; max_prompts={context.config.max_prompts} allows no more")
-    return [await _read_prompt(prompt, context) for prompt in listed]
-
-
-async def _read_prompt(prompt: str | list[int], context: ServerContext) -> Prompt:
-    model = context.model
-    if isinstance(prompt, str):
-        return Prompt(prompt, await model.encode(prompt))
-    check_token_ids("prompt", prompt, model.vocab_size)
-    return Prompt(model.tokenizer.decode(prompt, skip_special_tokens=False), prompt)
-
-
-def check_token_ids(name: str, token_ids: list[int], vocab_size: int) -> None:
-    """Refuses token ids that the model lacks."""
-    for token_id in token_ids:
-        if not 0 <= token_id < vocab_size:
-            raise invalid(name, f"{name} has the token id {token_id:.6g}; token ids are 0 to {vocab_size - 1}")

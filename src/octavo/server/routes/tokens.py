@@ -11,9 +11,9 @@ from pydantic import FailFast
 from octavo.server.body import JsonRoute
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import invalid
+from octavo.server.prompts import check_token_ids
 from octavo.server.protocol.base import ERROR_RESPONSES, RequestBody, ResponseBody
 from octavo.server.protocol.chat import ChatMessage, ConversationFields
-from octavo.server.routes.completions import check_token_ids
 
 router = APIRouter(route_class=JsonRoute, tags=["tokens"], responses=ERROR_RESPONSES)
 Context = Annotated[ServerContext, Depends(get_context)]
