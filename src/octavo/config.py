@@ -7,6 +7,7 @@ Invariants:
 1. An `EngineConfig` that exists is valid in itself; what depends on the model is checked when the model is known.
 """
 
+import os
 import re
 from dataclasses import MISSING, dataclass, field, fields
 from decimal import Decimal
@@ -76,6 +77,8 @@ def _check_field(name: str, value: Any, metadata: Any, declared: Any) -> None:
         raise ConfigError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")
     if "bool" in str(declared) and not isinstance(value, bool):
         raise ConfigError(f"{name}={value!r} is not true or false")
+    if declared in (str, str | None) and not isinstance(value, str) and (value is not None or declared is str):
+        raise ConfigError(f"{name}={value!r} is not a text")
     if minimum is None or (value is None and "None" in str(declared)):
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
@@ -148,4 +151,4 @@ class EngineConfig:
                 close = get_close_matches(name, known, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"the settings are {', '.join(known)}"
                 raise ConfigError(f"there is no setting {name!r}", hint=hint)
-        return cls(**settings)
+        return cls(**{name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in settings.items()})

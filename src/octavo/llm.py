@@ -15,6 +15,7 @@ from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.engine.loading import load_engine
 from octavo.engine.stats import EngineStats
 from octavo.errors import RequestError
+from octavo.models.conversation import render_conversation
 from octavo.outputs import RequestOutput
 from octavo.runner.pooling import PoolingKind
 from octavo.sampling_params import SamplingParams
@@ -94,17 +95,26 @@ class LLM:
             conversations: messages ``{"role": …, "content": …}``, or a list of such lists.
             template_arguments: further variables for the chat template.
         """
-        listed = [conversations] if conversations and isinstance(conversations[0], Mapping) else list(conversations)
+        listed = _conversations(conversations)
         rendered = [self._render(messages, template_arguments) for messages in listed]
         return self._run(rendered, sampling_params, on_progress)
 
     def render_chat(self, messages: Sequence[Message], *, template_arguments: Mapping[str, Any] | None = None) -> str:
         """Returns the prompt that the model's chat template makes of ``messages``."""
+        text = self._render_hidden(messages, template_arguments)
+        return self.tokenizer.control_text.shown(text)
+
+    def _render_hidden(self, messages: Sequence[Message], template_arguments: Mapping[str, Any] | None) -> str:
+        if template_arguments is not None and not isinstance(template_arguments, Mapping):
+            raise RequestError(
+                f"template_arguments is a {type(template_arguments).__name__}; it takes a map", field="template_arguments"
+            )
         if self.engine.chat_template is None:
             raise RequestError(
                 f"{self.config.model} has no chat template", field="messages", hint="give one with chat_template, or use generate"
             )
-        return self.engine.chat_template.render(messages, arguments=template_arguments)
+        control_text = self.tokenizer.control_text
+        return render_conversation(self.engine.chat_template, control_text, messages, arguments=template_arguments)
 
     def stream(self, prompt: PromptLike | Sequence[Message], sampling_params: SamplingParams | None = None) -> Iterator[str]:
         """Yields the answer's text piece by piece.
@@ -115,7 +125,7 @@ class LLM:
         Abandoning the iterator aborts the request.
         """
         fields = self._render(prompt) if _is_conversation(prompt) else _read_prompt(prompt)
-        params = sampling_params or self.engine.default_params
+        (params,) = self._params_for(1, sampling_params)
         if params.n != 1:
             raise RequestError(f"n={params.n} choices cannot be streamed as one text", field="n")
         request_id = self._add(fields, params)
@@ -174,13 +184,18 @@ class LLM:
     ) -> Sequence[SamplingParams]:
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             return [sampling_params or self.engine.default_params] * num_prompts
+        if isinstance(sampling_params, str) or not isinstance(sampling_params, Sequence):
+            raise _wrong_params(sampling_params)
+        for params in sampling_params:
+            if not isinstance(params, SamplingParams):
+                raise _wrong_params(params)
         if len(sampling_params) != num_prompts:
             message = f"there are {len(sampling_params)} sampling_params for {num_prompts} prompts"
             raise RequestError(message, field="sampling_params")
         return sampling_params
 
     def _render(self, messages: Sequence[Message], template_arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return {"prompt": self.render_chat(messages, template_arguments=template_arguments), "is_rendered": True}
+        return {"prompt": self._render_hidden(messages, template_arguments), "is_rendered": True}
 
     def _add(self, prompt: dict[str, Any], params: SamplingParams) -> str:
         return self.engine.add_request(params=params, **prompt)
@@ -196,8 +211,28 @@ def _read_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[dict[str, 
     return [_read_prompt(prompt) for prompt in ([prompts] if _is_single(prompts) else prompts)]
 
 
+def _wrong_params(value: Any) -> RequestError:
+    return RequestError(
+        f"sampling_params has a {type(value).__name__}; it takes SamplingParams, one for all prompts or a list of one for each",
+        field="sampling_params",
+    )
+
+
+def _conversations(given: Any) -> list[Sequence[Message]]:
+    """Returns the conversations of a call of `LLM.chat`: one, or a list of them."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        listed = [given] if given and isinstance(given[0], Mapping) else list(given)
+        if all(_is_conversation(messages) for messages in listed):
+            return listed
+    raise RequestError(
+        'conversations takes a list of messages {"role": …, "content": …}, or a list of such lists', field="conversations"
+    )
+
+
 def _is_conversation(prompt: Any) -> bool:
-    return not isinstance(prompt, str | Mapping) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or len(prompt) == 0:
+        return False
+    return all(isinstance(message, Mapping) for message in prompt)
 
 
 def _read_prompt(prompt: PromptLike) -> dict[str, Any]:

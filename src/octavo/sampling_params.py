@@ -18,6 +18,7 @@ from octavo.errors import RequestError
 MAX_LOGPROBS = 64
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 64
+MAX_BIAS = 1e30  # finite after any sum of biases and penalties
 LOWEST_TEMPERATURE = 1e-5  # below it a soft-max over float32 logits has one survivor: the request is greedy
 
 # field -> (lowest, highest, lowest itself allowed)
@@ -39,6 +40,13 @@ _WHOLE: dict[str, tuple[int, int, bool]] = {
     "logprobs": (0, MAX_LOGPROBS, True),
     "prompt_logprobs": (0, MAX_LOGPROBS, True),
 }
+
+
+class DefaultCount(int):
+    """A number that nobody asked for: it gives way where a request must be shorter."""
+
+
+DEFAULT_MAX_TOKENS = DefaultCount(16)
 
 
 def _reject(name: str, value: Any, allowed: str) -> RequestError:
@@ -66,7 +74,7 @@ class SamplingParams:
         stop_token_ids: tokens that end the answer, even with `ignore_eos`.
         include_stop_str_in_output: keep the stop string that ended the answer in its text.
         ignore_eos: the model's end tokens do not end the answer.
-        max_tokens: most tokens of the answer; None: as many as the model length leaves.
+        max_tokens: most tokens of the answer; None: as many as the model length leaves. The default is shortened to that, too.
         min_tokens: end tokens, stop tokens and stop strings do not end the answer before this many tokens.
         logprobs: also report the chosen token's log-probability and this many of the most likely, of the raw distribution.
         prompt_logprobs: the same for the prompt's tokens.
@@ -90,7 +98,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    max_tokens: int | None = 16
+    max_tokens: int | None = DEFAULT_MAX_TOKENS
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -155,9 +163,15 @@ class SamplingParams:
             object.__setattr__(self, name, tuple(ids))
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise _reject("allowed_token_ids", self.allowed_token_ids, "left out or not empty")
+        self._check_biases()
+
+    def _check_biases(self) -> None:
+        allowed = "a map from token ids to finite numbers"
+        if not isinstance(self.logit_bias, Mapping):
+            raise _reject("logit_bias", self.logit_bias, allowed)
         for token, bias in self.logit_bias.items():
-            if type(token) is not int or isinstance(bias, bool) or not isinstance(bias, Real) or not -1e30 <= bias <= 1e30:
-                raise _reject("logit_bias", {token: bias}, "a map from token ids to finite numbers")
+            if type(token) is not int or isinstance(bias, bool) or not isinstance(bias, Real) or not -MAX_BIAS <= bias <= MAX_BIAS:
+                raise _reject("logit_bias", {token: bias}, allowed)
 
     @property
     def is_greedy(self) -> bool:

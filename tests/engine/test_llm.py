@@ -3,6 +3,7 @@
 import pytest
 
 import octavo.llm
+from engine.tiny_engine import full_attention
 from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError, RequestError
 
@@ -135,3 +136,46 @@ def test_what_is_no_prompt_is_refused(llm, prompts):
     with pytest.raises(RequestError):
         llm.generate(prompts, GREEDY)
     assert not llm.engine.has_unfinished_requests
+
+
+@pytest.mark.parametrize("params", [3, "greedy", {"max_tokens": 3}, [GREEDY, {"n": 1}], [GREEDY, None]])
+def test_what_is_no_sampling_params_is_refused_by_name(llm, params):
+    with pytest.raises(RequestError, match="it takes SamplingParams") as caught:
+        llm.generate(["a", "b"], params)
+    assert caught.value.field == "sampling_params"
+    assert not llm.engine.has_unfinished_requests
+    with pytest.raises(RequestError, match="it takes SamplingParams"):
+        next(llm.stream("a", params))
+
+
+@pytest.mark.parametrize("conversations", [None, {"role": "user", "content": "hi"}, "hi", 3, [1], ["hi"], [[1]], [[]]])
+def test_what_is_no_conversation_is_refused_by_name(llm, conversations):
+    with pytest.raises(RequestError, match="a list of messages") as caught:
+        llm.chat(conversations)
+    assert caught.value.field == "conversations"
+
+
+@pytest.mark.parametrize("arguments", [[("a", 1)], "a", 3])
+def test_template_arguments_are_a_map(llm, arguments):
+    with pytest.raises(RequestError, match="it takes a map") as caught:
+        llm.chat([{"role": "user", "content": "hi"}], template_arguments=arguments)
+    assert caught.value.field == "template_arguments"
+
+
+def test_the_default_length_gives_way_to_a_short_model_and_an_asked_one_does_not(models, monkeypatch):
+    monkeypatch.setattr(octavo.llm, "load_engine", lambda config: models.engine(max_model_len=10))
+    llm = LLM("tiny")
+    for params in (None, SamplingParams(ignore_eos=True)):
+        (output,) = llm.generate("hello!", params)
+        assert len(output.outputs[0].token_ids) == 4
+        assert output.outputs[0].finish_reason == "length"
+    with pytest.raises(RequestError, match="max_tokens=16"):
+        llm.generate("hello!", SamplingParams(max_tokens=16))
+    with pytest.raises(RequestError, match="max_model_len=10"):
+        llm.generate("hello worl")
+
+
+def test_the_default_length_gives_way_to_a_small_pool(models, monkeypatch):
+    monkeypatch.setattr(octavo.llm, "load_engine", lambda config: models.engine(spec=full_attention(), kv_memory="2 blocks"))
+    (output,) = LLM("tiny").generate("a" * 25, SamplingParams(ignore_eos=True))
+    assert len(output.outputs[0].token_ids) == 7

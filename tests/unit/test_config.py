@@ -64,3 +64,13 @@ def test_kv_memory_may_be_given_in_blocks():
 def test_a_config_cannot_be_changed():
     with pytest.raises(FrozenInstanceError):
         EngineConfig().block_size = 32
+
+
+@pytest.mark.parametrize("name", ["model", "chat_template"])
+def test_a_name_is_a_text_or_a_path(name, tmp_path):
+    assert getattr(EngineConfig.from_settings({name: tmp_path}), name) == str(tmp_path)
+    for value in (3, b"name", ["name"]):
+        with pytest.raises(ConfigError, match=f"{name}=.* is not a text"):
+            EngineConfig.from_settings({name: value})
+    with pytest.raises(ConfigError, match="model=None is not a text"):
+        EngineConfig(model=None)

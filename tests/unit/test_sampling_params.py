@@ -82,3 +82,10 @@ def test_token_ids_outside_the_vocabulary_are_refused(field, value):
     with pytest.raises(RequestError, match="a token id from 0 to 15") as caught:
         SamplingParams(**{field: value}).check_vocabulary(16)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("value", [[1], [(1, 2.0)], "a", 3, None])
+def test_biases_are_a_map(value):
+    with pytest.raises(RequestError, match="a map from token ids") as caught:
+        SamplingParams(logit_bias=value)
+    assert caught.value.field == "logit_bias"

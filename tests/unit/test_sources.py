@@ -160,3 +160,9 @@ def test_the_hub_s_answers_become_checkpoint_errors(hub_cache, tmp_path, monkeyp
         fetch_snapshot("org/name")
     (tmp_path / "model.safetensors").touch()
     assert fetch_snapshot("org/name") == tmp_path
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    for find in (resolve_model, pull_model):
+        with pytest.raises(CheckpointError, match="folder without a model"):
+            find(f"{tmp_path}/../{tmp_path.name}")

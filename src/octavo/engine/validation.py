@@ -14,7 +14,7 @@ from octavo.engine.request import PromptInput
 from octavo.errors import RequestError
 from octavo.models.tokenizer import Tokenizer
 from octavo.runner.sampling_request import SamplingRequest, bitmask_of
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import DefaultCount, SamplingParams
 from octavo.scheduler.scheduler import Scheduler
 
 
@@ -41,7 +41,7 @@ class RequestChecker:
         """
         if isinstance(prompt, str):
             token_ids = self.tokenizer.encode_chat(prompt) if is_rendered else self.tokenizer.encode(prompt)
-            text: str | None = prompt
+            text: str | None = self.tokenizer.control_text.shown(prompt) if is_rendered else prompt
         else:
             token_ids, text = self._checked_ids(prompt), None
         if not token_ids:
@@ -66,7 +66,8 @@ class RequestChecker:
         params.check_vocabulary(self.vocab_size)
         self._check_choosable(params)
         num_prompt = len(prompt.token_ids)
-        wanted = params.max_tokens or max(params.min_tokens, 1)
+        limit = None if isinstance(params.max_tokens, DefaultCount) else params.max_tokens
+        wanted = limit or max(params.min_tokens, 1)
         if num_prompt + wanted > self.max_model_len:
             raise RequestError(
                 f"the prompt's {num_prompt} tokens and max_tokens={wanted} are together more than "
@@ -74,11 +75,10 @@ class RequestChecker:
                 field="prompt" if num_prompt >= self.max_model_len else "max_tokens",
                 hint="shorten the prompt, lower max_tokens, or start with a larger max_model_len",
             )
-        if params.max_tokens is None:
+        total = num_prompt + wanted
+        if limit is None:
             fits = scheduler.kv.max_tokens_alone(scheduler.limits.max_num_batched_tokens)
-            total = max(num_prompt + wanted, min(self.max_model_len, fits))
-        else:
-            total = num_prompt + params.max_tokens
+            total = max(total, min(self.max_model_len, fits, num_prompt + (params.max_tokens or self.max_model_len)))
         scheduler.check_capacity(num_prompt, total, params.n)
         return total
 

@@ -79,6 +79,8 @@ def _resolve_folder(folder: Path) -> ResolvedModel:
             names = ", ".join(path.name for path in ggufs)
             raise ConfigError(f"model={str(folder)!r} holds several GGUF files: {names}", hint="name one of the files")
         return ResolvedModel(ggufs[0].stem, ggufs[0], is_gguf=True)
+    if not (folder / "config.json").exists():
+        raise CheckpointError(f"model={str(folder)!r} is a folder without a model: it has neither config.json nor a .gguf file")
     return ResolvedModel(folder.resolve().name, folder, is_gguf=False)
 
 

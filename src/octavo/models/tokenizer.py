@@ -3,7 +3,8 @@
 Owns: the engine's view of a tokenizer, whatever file it came from. Must not know: where model files are found.
 
 Invariants:
-1. The text of a special token in a prompt is ordinary text unless the caller asks for `parse_special`.
+1. The text of a special token in a prompt is ordinary text unless the caller asks for `parse_special`, and inside a message of a
+   conversation it is ordinary text always.
 2. The text of a list of ids is the concatenation of `token_bytes` of each, read as UTF-8; so text can be made token by token.
 3. No encoded prompt begins with two beginning-of-sequence tokens.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from octavo.errors import RequestError, UnsupportedModelError
+from octavo.models.control_text import ControlText
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -53,6 +55,7 @@ class Tokenizer:
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._added_bytes = {token_id: token.content.encode() for token_id, token in added.items()}
         self._piece_bytes = _piece_decoder(backend)
+        self.control_text = ControlText(backend, {token_id: added[token_id].content for token_id in self._special_ids})
         self.vocab_size = max(backend.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in (*added, -1)))
 
     @property
@@ -85,10 +88,13 @@ class Tokenizer:
         """Returns the token ids of a rendered chat template.
 
         The template writes its own special tokens. Where it leaves out the beginning-of-sequence token that the model's prompts
-        begin with, that one is added. The text of a special token inside a message cannot be told from the template's own, and
-        becomes that token.
+        begin with, that one is added. What `ControlText.hide` hid before the rendering stays ordinary text; any other text of a
+        special token becomes that token.
         """
-        ids = self.encode(rendered, add_special_tokens=False, parse_special=True)
+        if self.control_text.is_hidden_in(rendered):
+            ids = self.control_text.encode(rendered)
+        else:
+            ids = self.encode(rendered, add_special_tokens=False, parse_special=True)
         if self.bos_id is None or not self.adds_bos or ids[:1] == [self.bos_id]:
             return ids
         return [self.bos_id, *ids]

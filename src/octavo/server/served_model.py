@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import RequestError
+from octavo.models.conversation import render_conversation
 from octavo.sampling_params import SamplingParams
 from octavo.server.errors import MAX_QUOTED_CHARS, ApiError
 from octavo.server.protocol.chat import ChatPrompt
@@ -90,7 +91,9 @@ class ServedModel:
         return await self._run(num_chars, partial(self._encode_chat, self.chat_template, prompt))
 
     def _encode_chat(self, template: "ChatTemplate", prompt: ChatPrompt) -> tuple[str, list[int]]:
-        text = template.render(
+        text = render_conversation(
+            template,
+            self.tokenizer.control_text,
             prompt.messages,
             add_generation_prompt=prompt.add_generation_prompt,
             continue_final_message=prompt.continue_final_message,
@@ -98,7 +101,7 @@ class ServedModel:
             arguments=prompt.arguments,
         )
         self._check_length(text, "messages")
-        return text, self.tokenizer.encode_chat(text)
+        return self.tokenizer.control_text.shown(text), self.tokenizer.encode_chat(text)
 
     def _check_length(self, text: str, field_name: str) -> None:
         """Refuses what is too long even if every token were the vocabulary's longest."""

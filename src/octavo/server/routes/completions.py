@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 from octavo.server.body import JsonRoute, json_response
 from octavo.server.call import Call, get_call
 from octavo.server.completion_writer import CompletionWriter
@@ -20,7 +20,6 @@ from octavo.server.protocol.base import ERROR_RESPONSES, STREAM_RESPONSES
 from octavo.server.protocol.completions import CompletionRequest, CompletionResponse
 from octavo.server.sampling import check_at_most, make_params
 
-DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter(route_class=JsonRoute, tags=["generation"])
 
 
