@@ -112,6 +112,12 @@ class EngineConfig:
         maximum=MAX_THREADS,
     )
     enable_prefix_caching: bool = setting(True, "Keep finished sequences' blocks and reuse them for equal prefixes.")
+    disk_cache: str | None = setting(
+        None, "Directory to which evicted KV blocks go, and from which they come back; none if not given."
+    )
+    disk_cache_size: str | int = setting(
+        "8GiB", 'Most bytes of KV blocks of one model in that directory, e.g. "20GiB".', unit="bytes"
+    )
     seed: int | None = setting(None, "Seed of requests that bring none; a fresh one each if not given.", minimum=0)
     chat_template: str | None = setting(None, "File with a Jinja chat template to use instead of the model's own.")
 
@@ -123,6 +129,9 @@ class EngineConfig:
                 hint="a step must have room for one token of each running sequence: lower max_num_seqs",
             )
         self.kv_memory_request()
+        parse_bytes(self.disk_cache_size, name="disk_cache_size")
+        if self.disk_cache is not None and not self.enable_prefix_caching:
+            raise ConfigError("disk_cache needs enable_prefix_caching: what is not cached is not kept on disk either")
 
     def kv_memory_request(self) -> tuple[str, int]:
         """Returns ("auto", 0), ("bytes", n) or ("blocks", n), as `kv_memory` asks.

@@ -10,6 +10,7 @@ Invariants:
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import finalize
 
 from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.engine.loading import load_engine
@@ -41,6 +42,11 @@ class LLM:
         self.config = EngineConfig.from_settings({"model": model, **settings})
         self.engine = load_engine(self.config)
         self.tokenizer = self.engine.tokenizer
+        self._closing = finalize(self, self.engine.close)  # when nobody has this object any more, or the interpreter ends
+
+    def close(self) -> None:
+        """Ends the model's work: what is cached goes to the disk cache, if there is one. Happens by itself at the end."""
+        self._closing()
 
     def generate(
         self,

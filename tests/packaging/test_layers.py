@@ -12,7 +12,7 @@ LAYERS = {
     **dict.fromkeys(("config", "sampling_params", "outputs"), 0),
     **dict.fromkeys(("memory", "kernels"), 1),
     **dict.fromkeys(("scheduler", "models"), 2),
-    **dict.fromkeys(("planner", "simulator", "runner"), 3),
+    **dict.fromkeys(("planner", "simulator", "runner", "tiers"), 3),
     "engine": 4,
     **dict.fromkeys(("llm", "server"), 5),
     "cli": 6,

@@ -36,6 +36,9 @@ from octavo.sampling_params import SamplingParams
 from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.scheduler import Scheduler
 from octavo.scheduler.sequence import Sequence
+from octavo.tiers.disk_tier import DiskTier
+
+DISK_WAIT_SECONDS = 0.01  # for a step that can compute nothing before something was read
 
 EMBEDDING_PARAMS = SamplingParams(temperature=0.0)  # of a request that samples nothing
 
@@ -54,6 +57,7 @@ class Engine:
         default_sampling: Mapping[str, Any],
         checker: RequestChecker,
         seed: int | None = None,
+        tier: DiskTier | None = None,
     ):
         self.model_name = model_name
         self.tokenizer = tokenizer
@@ -62,6 +66,7 @@ class Engine:
         self._scheduler = scheduler
         self._runner = runner
         self._checker = checker
+        self._tier = tier
         self._requests: dict[str, Request] = {}
         self._choices: dict[int, Choice] = {}  # by sequence id, running or waiting
         self._samplings: dict[int, SamplingRequest] = {}  # the same
@@ -211,21 +216,29 @@ class Engine:
     def step(self) -> list[OutputDelta]:
         """Computes one step and returns what it added to the answers."""
         started = time.perf_counter()
-        batch = self._scheduler.schedule()
+        batch = self._schedule()
         if not batch.entries:
             return []
         self._note_admissions(batch)
         scheduled = time.perf_counter()
         result = self._runner.execute(batch, self._samplings)
         executed = time.perf_counter()
+        if self._tier is not None:
+            self._tier.note_step(batch, executed - scheduled)
         self._scheduler.update(batch)
         deltas = self._update(batch, result)
         self._stats.count_step(batch, scheduled - started, executed - scheduled, time.perf_counter() - executed)
         return deltas
 
+    def close(self) -> None:
+        """Ends an engine that is not used any more: what is cached goes to the disk cache, if there is one."""
+        if self._tier is not None:
+            self._tier.close()
+            self._tier = self._scheduler.prefix_reader = None
+
     def stats(self) -> EngineStats:
         """Returns the counters and gauges of this moment."""
-        return self._stats.snapshot(self._scheduler, self._runner)
+        return self._stats.snapshot(self._scheduler, self._runner, self._tier)
 
     def explain(self, request_id: str) -> RequestExplanation | None:
         """Returns what happened to a request that is in flight or left lately; None for any other."""
@@ -237,7 +250,9 @@ class Engine:
         return describe_blocks(self._scheduler.kv, self._choices.values())
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets every cached prefix; False while running sequences still share some."""
+        """Forgets every cached prefix, in memory and on disk; False while running sequences still share some."""
+        if self._tier is not None:
+            self._tier.forget()
         return self._scheduler.kv.reset_prefix_cache()
 
     def resize_kv_pool(self, num_blocks: int) -> int:
@@ -262,6 +277,16 @@ class Engine:
         assert held == set(self._choices), "scheduler and engine hold different sequences"
 
     # ---- inside a step
+
+    def _schedule(self) -> ScheduledBatch:
+        if self._tier is None:
+            return self._scheduler.schedule()
+        self._tier.poll()
+        batch = self._scheduler.schedule()
+        self._tier.submit(block_id for pair in batch.block_copies for block_id in pair)
+        if not batch.entries and self._tier.is_reading:
+            self._tier.wait(DISK_WAIT_SECONDS)
+        return batch
 
     def _update(self, batch: ScheduledBatch, result: StepResult) -> list[OutputDelta]:
         now = time.monotonic()

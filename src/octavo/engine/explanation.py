@@ -40,11 +40,13 @@ class PrefixExplanation:
 
     Attributes:
         num_hit_tokens: tokens that did not have to be computed; the match ended at this token.
+        num_disk_tokens: tokens read from disk for this request, after preemptions too.
         reason: why it was not longer; None when the cache was not asked (yet).
     """
 
     num_prompt_tokens: int
     num_hit_tokens: int
+    num_disk_tokens: int
     reason: str | None
 
 
@@ -80,7 +82,10 @@ def explain(request: Request) -> RequestExplanation:
         prefill_ms=_milliseconds(metrics.first_scheduled_time, metrics.first_token_time),
         decode_ms=_milliseconds(metrics.first_token_time, metrics.finished_time),
         prefix=PrefixExplanation(
-            len(request.prompt.token_ids), lead.num_hit_tokens or 0, None if lead.match_end is None else lead.match_end.value
+            len(request.prompt.token_ids),
+            lead.num_hit_tokens or 0,
+            lead.num_disk_tokens,
+            None if lead.match_end is None else lead.match_end.value,
         ),
         choices=[_explain_choice(choice) for choice in request.choices],
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from octavo.config import EngineConfig
+from octavo.config import EngineConfig, parse_bytes
 from octavo.engine.engine import Engine
 from octavo.engine.validation import RequestChecker
 from octavo.errors import CapacityError, ConfigError, UnsupportedModelError
@@ -35,6 +35,8 @@ from octavo.runner.forward import EagerForward, Forward, RecordedForward
 from octavo.runner.kv_storage import KVStorage
 from octavo.runner.model_runner import ModelRunner
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
+from octavo.tiers.fingerprint import Fingerprint, take_fingerprint
+from octavo.tiers.opening import open_disk_tier
 
 AUTO_KV_SHARE = 0.5  # of the memory that is available once the weights are loaded; the rest is for everybody else
 HEAD_DIM_MULTIPLE, MAX_HEAD_DIM = 16, 256  # what the attention kernels are written for
@@ -122,15 +124,38 @@ def build_engine(
     kv = make_memory(config, sizes)
     limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, int(kv.watermark_ratio * sizes.num_blocks))
     checker = RequestChecker(files.tokenizer, spec.vocab_size, sizes.max_model_len, files.defaults.end_token_ids)
+    scheduler = Scheduler(kv, limits)
+    runner = build_runner(config, spec, weights, operations, sizes)
+    tier = None
+    if config.disk_cache is not None:
+        size_bytes = parse_bytes(config.disk_cache_size, name="disk_cache_size")
+        fingerprint = read_fingerprint(config, files, spec, sizes, operations)
+        tier = scheduler.prefix_reader = open_disk_tier(Path(config.disk_cache), size_bytes, kv, runner.kv_blocks, fingerprint)
     return Engine(
         model_name=files.name,
-        scheduler=Scheduler(kv, limits),
-        runner=build_runner(config, spec, weights, operations, sizes),
+        scheduler=scheduler,
+        runner=runner,
         tokenizer=files.tokenizer,
         chat_template=files.chat_template,
         default_sampling=files.defaults.sampling,
         checker=checker,
         seed=config.seed,
+        tier=tier,
+    )
+
+
+def read_fingerprint(
+    config: EngineConfig, files: ModelFiles, spec: ModelSpec, sizes: KVSizes, operations: Operations
+) -> Fingerprint:
+    """Returns what must be equal for stored KV to be this engine's."""
+    return take_fingerprint(
+        source=files.source,
+        spec=spec,
+        tokenizer=files.tokenizer,
+        weight_format=config.dtype,
+        layout=sizes.layout,
+        groups=sizes.groups,
+        instruction_set=operations.instruction_set,
     )
 
 

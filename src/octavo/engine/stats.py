@@ -15,6 +15,7 @@ from octavo.memory.kv_manager import MemoryStats
 from octavo.runner.model_runner import ModelRunner
 from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.scheduler import Scheduler
+from octavo.tiers.disk_tier import DiskTier, TierStats
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class EngineStats:
         finished: requests by their choices' finish reason.
         weights_bytes, workspace_bytes: memory by kind.
         kv_block_bytes: bytes of one KV block.
+        disk: the disk cache's figures; None when there is none.
     """
 
     memory: MemoryStats
@@ -49,6 +51,7 @@ class EngineStats:
     weights_bytes: int
     workspace_bytes: int
     kv_block_bytes: int
+    disk: TierStats | None = None
 
 
 @dataclass
@@ -83,7 +86,7 @@ class StatsCollector:
             self.num_generated_tokens += len(choice.output.token_ids)
             self.finished[choice.output.finish_reason or "abort"] += 1
 
-    def snapshot(self, scheduler: Scheduler, runner: ModelRunner) -> EngineStats:
+    def snapshot(self, scheduler: Scheduler, runner: ModelRunner, tier: DiskTier | None) -> EngineStats:
         """Returns the figures of this moment."""
         return EngineStats(
             memory=scheduler.kv.stats(),
@@ -102,4 +105,5 @@ class StatsCollector:
             weights_bytes=runner.weights_bytes,
             workspace_bytes=runner.workspace_bytes,
             kv_block_bytes=runner.kv_block_bytes,
+            disk=None if tier is None else tier.stats(),
         )

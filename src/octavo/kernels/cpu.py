@@ -21,6 +21,8 @@ from octavo.kernels.kv_layout import KVLayer
 from octavo.kernels.operations import PackedWeight
 from octavo.kernels.step_arrays import StepArrays
 
+KERNELS_PATH: str = _cpu.__file__  # the compiled kernels: another build may round differently
+
 
 def instruction_sets() -> list[str]:
     """Returns the names of the instruction sets that this processor and this build can run, best first."""

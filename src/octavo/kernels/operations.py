@@ -30,7 +30,13 @@ class PackedWeight(Protocol):
 
 
 class Operations(Protocol):
-    """What `octavo.models.decoder` may call. ``T`` is the number of tokens of the step."""
+    """What `octavo.models.decoder` may call. ``T`` is the number of tokens of the step.
+
+    Attributes:
+        instruction_set: what it computes with; results are equal bit for bit only within one.
+    """
+
+    instruction_set: str
 
     def pack_weight(self, parts: Sequence[HostTensor], weight_format: str) -> PackedWeight:
         """Packs ``parts``, stacked along their output features, into one weight.

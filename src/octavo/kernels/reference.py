@@ -41,6 +41,8 @@ class ReferenceWeight:
 class ReferenceOperations:
     """`octavo.kernels.operations.Operations` in numpy, eager."""
 
+    instruction_set = "numpy"
+
     def pack_weight(self, parts: Sequence[HostTensor], weight_format: str) -> ReferenceWeight:
         values = np.concatenate([part.to_float32() for part in parts])
         if weight_format == "bf16":

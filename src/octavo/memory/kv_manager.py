@@ -11,7 +11,7 @@ Invariants (`octavo.memory.invariants` checks them):
 """
 
 import sys
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 
 from octavo.memory.block_copies import BlockCopies
 from octavo.memory.block_map import BlockState, map_blocks
@@ -23,6 +23,7 @@ from octavo.memory.memory_stats import EventCounts, MemoryStats, count_slots
 from octavo.memory.prefix_match import PrefixMatch, PrefixMatcher
 from octavo.memory.prefix_registry import PrefixRegistry
 from octavo.memory.prefix_tree import PrefixNode, PrefixTree
+from octavo.memory.restore import PrefixRestorer
 from octavo.memory.sequence_cache import SequenceCache
 
 
@@ -36,6 +37,7 @@ class KVManager:
         enable_prefix_caching: False = blocks are shared by `fork` only and nothing is kept after `free`.
 
     Attributes:
+        restorer: brings blocks into the pool from outside.
         watermark_ratio: of the pool, best kept free when admitting: one more block for every hundredth running sequence.
     """
 
@@ -52,6 +54,7 @@ class KVManager:
         self._registry = PrefixRegistry(self._tree, block_size)
         self._copies = BlockCopies()
         self._caches: set[SequenceCache] = set()
+        self.restorer = PrefixRestorer(self._tree, self._pool, self._registry, self._caches, groups, self._make_free)
         self._events = EventCounts()
         self._enable_prefix_caching = enable_prefix_caching
 
@@ -231,6 +234,21 @@ class KVManager:
             self._registry.register_tail(cache, token_ids)
         for block_id in reversed(cache.held_blocks()):  # the deepest is the first to be evicted
             self._pool.release(block_id)
+
+    # ---- tiers below -----------------------------------------------------------------------------------------------------
+
+    def watch_evictions(self, on_evict: Callable[[PrefixNode, int], None] | None) -> None:
+        """Lets somebody (or nobody) know of every block that is evicted, as (node, layer group), while it still has its content."""
+        self._tree.on_evict = on_evict
+
+    def cached_nodes(self) -> list[tuple[PrefixNode, int]]:
+        """Returns the node and the layer group of every cached block, the last to be evicted first. Cost: O(blocks cached)."""
+        nodes = []
+        for block_id in reversed(self._pool.cached_ids()):
+            node = self._pool.contents[block_id]
+            assert isinstance(node, PrefixNode), f"cached block {block_id} has no node"
+            nodes.append((node, node.block_ids.index(block_id)))
+        return nodes
 
     def drain_copies(self) -> list[tuple[int, int]]:
         """Returns the pairs (source, destination) of blocks to copy before this step's forward pass, in any order."""

@@ -19,13 +19,13 @@ class PrefixRegistry:
 
     def __init__(self, tree: PrefixTree, block_size: int):
         self._tree = tree
-        self._block_size = block_size
+        self.block_size = block_size
 
     def announce(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
         """Puts nodes for the tokens to be computed into the tree, so that others can wait for them."""
         node = cache.node or self._tree.root(cache.namespace)
-        for start in range(cache.num_registered_blocks * self._block_size, len(token_ids), self._block_size):
-            key = tuple(token_ids[start : start + self._block_size])
+        for start in range(cache.num_registered_blocks * self.block_size, len(token_ids), self.block_size):
+            key = tuple(token_ids[start : start + self.block_size])
             child = node.children.get(key)
             if child is None:
                 child = self._tree.insert(node, key, cache)
@@ -40,16 +40,16 @@ class PrefixRegistry:
 
     def register_blocks(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
         """Makes the whole computed blocks reusable."""
-        if cache.num_computed_tokens >= self._block_size:
+        if cache.num_computed_tokens >= self.block_size:
             self._lay_path(cache, token_ids)
 
     def register_tail(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
         """Makes the partial last block reusable, unless a cached block starts with the same tokens."""
-        index, offset = divmod(cache.num_computed_tokens, self._block_size)
+        index, offset = divmod(cache.num_computed_tokens, self.block_size)
         if offset == 0:
             return
         parent = self._lay_path(cache, token_ids)
-        key = tuple(token_ids[index * self._block_size : cache.num_computed_tokens])
+        key = tuple(token_ids[index * self.block_size : cache.num_computed_tokens])
         node = parent.children.get(key)
         if node is None:
             _, length = self._tree.longest_head(parent, key, lambda child, _: child.is_complete())
@@ -63,9 +63,9 @@ class PrefixRegistry:
         node, start = cache.node, cache.num_registered_blocks
         if node is None or not node.attached:
             node, start = self._tree.root(cache.namespace), 0
-        num_blocks = cache.num_computed_tokens // self._block_size
+        num_blocks = cache.num_computed_tokens // self.block_size
         for index in range(start, num_blocks):
-            key = tuple(token_ids[index * self._block_size : (index + 1) * self._block_size])
+            key = tuple(token_ids[index * self.block_size : (index + 1) * self.block_size])
             child = node.children.get(key) or self._tree.insert(node, key, None)
             self._tree.fill(child, [table.block_ids[index] for table in cache.tables])
             node = child

@@ -15,7 +15,7 @@ Invariants:
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from octavo.memory.block_pool import BlockPool
 from octavo.memory.block_table import NO_BLOCK
@@ -33,9 +33,10 @@ class PrefixNode:
         owner: who is about to compute the node; None once computed.
         attached: False once the node was removed from the tree.
         namespace: a root's name; None below.
+        content_key: see `octavo.memory.content_key`; None until somebody asked for it.
     """
 
-    __slots__ = ("attached", "block_ids", "children", "namespace", "owner", "parent", "sorted_keys", "token_ids")
+    __slots__ = ("attached", "block_ids", "children", "content_key", "namespace", "owner", "parent", "sorted_keys", "token_ids")
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class PrefixNode:
         self.owner = owner
         self.attached = True
         self.namespace = namespace
+        self.content_key: bytes | None = None
 
     def is_complete(self) -> bool:
         """Returns whether the node is computed and holds a block in every group."""
@@ -70,6 +72,7 @@ class PrefixTree:
     Attributes:
         roots: by namespace.
         version: grows with every removal; a match found under another version may name blocks that are gone.
+        on_evict: told of every block that an eviction takes away, as (node, group), while its content is still there.
     """
 
     def __init__(self, pool: BlockPool, windowed: Sequence[bool]):
@@ -77,6 +80,7 @@ class PrefixTree:
         self._windowed = tuple(windowed)
         self.roots: dict[Hashable, PrefixNode] = {}
         self.version = 0
+        self.on_evict: Callable[[PrefixNode, int], None] | None = None
 
     def root(self, namespace: Hashable) -> PrefixNode:
         """Returns the namespace's root, made if there is none."""
@@ -135,6 +139,7 @@ class PrefixTree:
         node = self._pool.contents[block_id]
         assert isinstance(node, PrefixNode), f"block {block_id} is not in the tree"
         group = node.block_ids.index(block_id)
+        self._report_loss(node, group)
         if not self._windowed[group]:
             self.remove(node)
             return
@@ -165,15 +170,32 @@ class PrefixTree:
             self._detach(root)
         self.roots.clear()
 
+    def _report_loss(self, node: PrefixNode, group: int) -> None:
+        if self.on_evict is None:
+            return
+        if self._windowed[group]:
+            self.on_evict(node, group)
+            return
+        for lost in subtree(node):
+            for its_group, block_id in enumerate(lost.block_ids):
+                if block_id != NO_BLOCK:
+                    self.on_evict(lost, its_group)
+
     def _detach(self, top: PrefixNode) -> None:
-        pending = [top]
-        while pending:
-            node = pending.pop()
+        for node in subtree(top):
             node.attached = False
-            pending.extend(node.children.values())
             for block_id in node.block_ids:
                 if block_id != NO_BLOCK:
                     self._pool.forget_content(block_id)
+
+
+def subtree(top: PrefixNode) -> Iterator[PrefixNode]:
+    """Yields a node and all below it."""
+    pending = [top]
+    while pending:
+        node = pending.pop()
+        pending.extend(node.children.values())
+        yield node
 
 
 def common_head(left: Sequence[int], right: Sequence[int]) -> int:

@@ -89,6 +89,11 @@ class ModelRunner:
         return result
 
     @property
+    def kv_blocks(self) -> np.ndarray:
+        """The KV storage, uint8 ``[num_blocks, block_bytes]``."""
+        return self._storage.blocks
+
+    @property
     def num_reserved_blocks(self) -> int:
         """Blocks that the KV storage has addresses for."""
         return self._storage.num_blocks

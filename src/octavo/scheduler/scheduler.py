@@ -12,7 +12,7 @@ Invariants:
 3. If sequences wait and none runs, the first of them is admitted.
 4. No sequence is admitted in a step in which a running one could not get its blocks.
 5. The order of service decides admission; the one exception is a sequence that waits for a prefix which a running sequence is
-   about to finish: those behind it may go first.
+   about to finish, or which is being read from disk: those behind it may go first.
 """
 
 from bisect import bisect_left, insort
@@ -23,6 +23,7 @@ from operator import attrgetter
 from octavo.errors import CapacityError
 from octavo.memory.kv_manager import KVManager, PrefixMatch
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
+from octavo.scheduler.prefix_reader import PrefixReader
 from octavo.scheduler.sequence import Sequence, SequenceStatus, WaitReason
 from octavo.scheduler.waiting_queue import WaitingQueue
 
@@ -50,11 +51,16 @@ class SchedulerLimits:
 
 
 class Scheduler:
-    """Decides step by step which tokens are computed."""
+    """Decides step by step which tokens are computed.
+
+    Attributes:
+        prefix_reader: the tier below memory; None = what is evicted is gone.
+    """
 
     def __init__(self, kv: KVManager, limits: SchedulerLimits):
         self.kv = kv
         self.limits = limits
+        self.prefix_reader: PrefixReader | None = None
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []  # in order of arrival
         self._arrivals = count()
@@ -242,6 +248,7 @@ class Scheduler:
         self._release(sequence)
         sequence.status = SequenceStatus.WAITING
         sequence.num_preemptions += 1
+        sequence.restore = None
         self.waiting.add(sequence)
         self._batch.preempted.append(sequence)
         self._was_denied = True
@@ -272,6 +279,9 @@ class Scheduler:
             if sequence.awaited is not None and sequence.awaited.is_awaited:
                 sequence.wait_reasons[WaitReason.PREFIX_IN_FLIGHT] += 1
                 continue
+            if sequence.restore is not None and sequence.restore.is_pending:
+                sequence.wait_reasons[WaitReason.PREFIX_BEING_READ] += 1
+                continue
             match = self.kv.match(sequence.token_ids, sequence.namespace) if sequence.reads_cached_prefix else None
             sequence.awaited = match if match is not None and match.is_awaited else None
             if sequence.awaited is not None:
@@ -280,11 +290,21 @@ class Scheduler:
             if not self._has_room(sequence, match):
                 sequence.wait_reasons[WaitReason.NO_BLOCKS] += 1
                 return
+            if match is not None and self._begins_read(sequence, match):
+                sequence.wait_reasons[WaitReason.PREFIX_BEING_READ] += 1
+                seats -= sequence.num_choices
+                continue
             # A hit on a part of a block needs that block and its copy at once: in a pool just large enough, go without.
             if not self._open(sequence, match) and (self.running or not self._open(sequence, None)):
                 sequence.wait_reasons[WaitReason.NO_BLOCKS] += 1
                 return
             seats -= sequence.num_choices
+
+    def _begins_read(self, sequence: Sequence, match: PrefixMatch) -> bool:
+        if self.prefix_reader is None or sequence.restore is not None:
+            return False
+        sequence.restore = self.prefix_reader.begin_read(sequence, match)
+        return sequence.restore is not None
 
     def _has_room(self, sequence: Sequence, match: PrefixMatch | None) -> bool:
         """True when the blocks for all known tokens are there beside what running sequences still need for theirs.

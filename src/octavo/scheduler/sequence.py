@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from octavo.memory.prefix_match import MatchEnd, PrefixMatch
+from octavo.memory.restore import Restore
 from octavo.memory.sequence_cache import SequenceCache
 
 
@@ -30,7 +31,8 @@ class WaitReason(Enum):
     BUDGET_SPENT = "the step's token budget was spent"
     NO_SEAT = "as many sequences ran as may at once"
     NO_BLOCKS = "too few KV blocks were free beside those that running sequences still need"
-    PREFIX_IN_FLIGHT = "another sequence was computing the same prefix"
+    PREFIX_IN_FLIGHT = "the same prefix was being computed or read for another sequence"
+    PREFIX_BEING_READ = "its prefix was being read from disk"
 
 
 @dataclass(eq=False)
@@ -48,6 +50,8 @@ class Sequence:
         row: the sequence's row in the runner's arrays while it runs.
         num_hit_tokens: tokens found in the prefix cache when it was first admitted; None before.
         awaited: the match whose missing part a running sequence is computing; None when there is nothing to wait for.
+        restore: the part of its prefix that is or was read from disk since it last began to wait; None when nothing was.
+        num_disk_tokens: tokens that did not have to be computed because they were read.
         match_end: why the prefix found at the first admission was not longer; None before, and where none was looked for.
         wait_reasons: steps in which it was not admitted, by reason; those in which others before it were not do not count.
         preempted_by: ids of the sequences that took its blocks.
@@ -70,6 +74,8 @@ class Sequence:
     num_recomputed_tokens: int = 0
     num_hit_tokens: int | None = None
     awaited: PrefixMatch | None = field(default=None, repr=False)
+    restore: Restore | None = field(default=None, repr=False)
+    num_disk_tokens: int = 0
     match_end: MatchEnd | None = None
     wait_reasons: Counter[WaitReason] = field(default_factory=Counter)
     preempted_by: list[int] = field(default_factory=list)

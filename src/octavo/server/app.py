@@ -73,6 +73,7 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     )
     app = FastAPI(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
     app.state.context = context
+    app.state.engine = engine
     install_handlers(app)
     for routes in (chat, completions, messages, responses, embeddings, models, tokens, health, inspection):
         app.include_router(routes.router)
@@ -90,3 +91,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     thread.start()
     yield
     thread.stop()
+    if not thread.is_alive:
+        app.state.engine.close()

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from octavo.outputs import RequestOutput
+from octavo.server.disk_metrics import disk_counters, disk_gauges
 
 if TYPE_CHECKING:
     from octavo.engine.stats import EngineStats
@@ -82,11 +83,11 @@ class ServerMetrics(Collector):
         """Yields the engine's figures; called by the registry."""
         if self._stats is None:
             return
-        for name, text, value in _gauges(self._stats):
+        for name, text, value in [*_gauges(self._stats), *disk_gauges(self._stats.disk)]:
             gauge = GaugeMetricFamily(PREFIX + name, text, labels=list(self._labels))
             gauge.add_metric(list(self._labels.values()), value)
             yield gauge
-        for name, text, value in _counters(self._stats):
+        for name, text, value in [*_counters(self._stats), *disk_counters(self._stats.disk)]:
             counter = CounterMetricFamily(PREFIX + name, text, labels=list(self._labels))
             counter.add_metric(list(self._labels.values()), value)
             yield counter

@@ -1,0 +1,163 @@
+"""Bringing blocks of a prefix into the pool from outside.
+
+Owns: the blocks that are held while their content is on its way, and their entry into the prefix tree. Must not know: where the
+content comes from.
+
+A restore looks like an open sequence to the rest of the memory: it holds the blocks of the prefix, those that are cached already
+included, and announces the nodes to come, so that sequences with the same prefix wait instead of computing it.
+
+Invariants:
+1. A block enters the tree only after its content arrived.
+2. A prefix of L tokens is restored with what the query at position L sees: all blocks of full-attention groups, and a windowed
+   group's from the window's first on.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from octavo.memory.block_pool import BlockPool
+from octavo.memory.block_table import NO_BLOCK, BlockTable
+from octavo.memory.layer_groups import LayerGroup, first_visible_position
+from octavo.memory.prefix_registry import PrefixRegistry
+from octavo.memory.prefix_tree import PrefixNode, PrefixTree
+from octavo.memory.sequence_cache import SequenceCache
+
+Place = tuple[int, int]  # index of the block in the prefix, layer group
+
+
+@dataclass(eq=False)
+class Restore:
+    """A prefix on its way into the pool.
+
+    Attributes:
+        token_ids: the prefix, whole blocks.
+        incoming: where the content of each missing block belongs: place in the prefix to block id.
+        is_pending: False once it ended, or once nobody should wait for it any longer.
+    """
+
+    cache: SequenceCache
+    token_ids: list[int]
+    incoming: dict[Place, int]
+    failed: set[Place] = field(default_factory=set)
+    is_pending: bool = True
+
+
+class PrefixRestorer:
+    """Starts and ends restores of one memory."""
+
+    def __init__(
+        self,
+        tree: PrefixTree,
+        pool: BlockPool,
+        registry: PrefixRegistry,
+        caches: set[SequenceCache],
+        groups: Sequence[LayerGroup],
+        make_free: Callable[[int], None],
+    ):
+        self._tree = tree
+        self._pool = pool
+        self._registry = registry
+        self._caches = caches
+        self._groups = tuple(groups)
+        self._block_size = registry.block_size
+        self._make_free = make_free
+
+    def first_needed(self, group: int, num_blocks: int) -> int:
+        """Returns the first block of a group that the query after ``num_blocks`` whole blocks sees."""
+        return first_visible_position(self._groups[group].window, num_blocks * self._block_size) // self._block_size
+
+    def missing(self, nodes: Sequence[PrefixNode], num_blocks: int) -> list[Place]:
+        """Returns which blocks a prefix of ``num_blocks`` blocks lacks in memory.
+
+        Args:
+            nodes: the computed nodes of the prefix, as far as there are any.
+        """
+        return [
+            (index, group)
+            for group in range(len(self._groups))
+            for index in range(self.first_needed(group, num_blocks), num_blocks)
+            if index >= len(nodes) or nodes[index].block_ids[group] == NO_BLOCK
+        ]
+
+    def begin(
+        self, token_ids: Sequence[int], namespace: Hashable, nodes: Sequence[PrefixNode], missing: Sequence[Place]
+    ) -> Restore | None:
+        """Takes the blocks for a prefix and announces it.
+
+        Args:
+            token_ids: the prefix, whole blocks.
+            nodes: its computed nodes, as far as there are any; nothing was evicted since they were found.
+            missing: from `missing`.
+
+        Returns:
+            The restore, whose cache is open from now on; None, and nothing changed, if there are not enough blocks.
+        """
+        num_blocks = len(token_ids) // self._block_size
+        held = [
+            nodes[index].block_ids[group]
+            for group in range(len(self._groups))
+            for index in range(self.first_needed(group, num_blocks), min(num_blocks, len(nodes)))
+            if nodes[index].block_ids[group] != NO_BLOCK
+        ]
+        num_taken_back = sum(self._pool.ref_counts[block_id] == 0 for block_id in held)
+        if len(missing) > self._pool.num_available - num_taken_back:
+            return None
+        for block_id in held:
+            self._pool.hold(block_id)
+        self._make_free(len(missing))
+        incoming = {place: self._pool.take() for place in missing}
+        cache = self._open(namespace, num_blocks, nodes, incoming)
+        self._caches.add(cache)
+        self._registry.announce(cache, token_ids)
+        return Restore(cache, list(token_ids), incoming)
+
+    def finish(self, restore: Restore) -> int:
+        """Puts what arrived into the tree; the caller frees the cache next.
+
+        Returns:
+            How many tokens of the prefix are known now: it ends before the first failed block of a full-attention group.
+        """
+        restore.is_pending = False
+        cache = restore.cache
+        if not cache.registers:  # the tree was cleared meanwhile
+            return 0
+        num_blocks = len(restore.token_ids) // self._block_size
+        lost = [index for index, group in restore.failed if self._groups[group].window is None]
+        num_good = min(lost, default=num_blocks)
+        while num_good and not self._arrived(restore, num_good - 1):  # a last block of windowed groups alone, all failed
+            num_good -= 1
+        if num_good:
+            self._lay_path(restore, num_good)
+        return num_good * self._block_size
+
+    def give_up(self, restore: Restore) -> None:
+        """Lets those that wait for the restore go on without it; its blocks stay held until it is finished."""
+        restore.is_pending = False
+        self._registry.withdraw(restore.cache)
+
+    def _open(self, namespace: Hashable, num_blocks: int, nodes: Sequence[PrefixNode], incoming: dict[Place, int]) -> SequenceCache:
+        tables = []
+        for group in range(len(self._groups)):
+            first = self.first_needed(group, num_blocks)
+            ids = [incoming.get((index, group)) for index in range(first, num_blocks)]
+            known = [
+                nodes[first + offset].block_ids[group] if block_id is None else block_id for offset, block_id in enumerate(ids)
+            ]
+            tables.append(BlockTable([NO_BLOCK] * first + known, first))
+        cache = SequenceCache(namespace, 0, tuple(tables), registers=True)
+        cache.num_computed_tokens = cache.num_writable_tokens = num_blocks * self._block_size
+        return cache
+
+    def _arrived(self, restore: Restore, index: int) -> bool:
+        return any(block_id != NO_BLOCK for block_id in self._good_blocks(restore, index))
+
+    def _good_blocks(self, restore: Restore, index: int) -> list[int]:
+        tables = restore.cache.tables
+        return [NO_BLOCK if (index, group) in restore.failed else table.block_ids[index] for group, table in enumerate(tables)]
+
+    def _lay_path(self, restore: Restore, num_blocks: int) -> None:
+        node = self._tree.root(restore.cache.namespace)
+        for index in range(num_blocks):
+            key = tuple(restore.token_ids[index * self._block_size : (index + 1) * self._block_size])
+            node = node.children.get(key) or self._tree.insert(node, key, None)
+            self._tree.fill(node, self._good_blocks(restore, index))
