@@ -38,6 +38,7 @@ def main() -> None:
         "requests": num_requests,
         "mean sequences at once": round(report.mean_running, 1),
         "scheduled tokens": report.num_computed_tokens,
+        "processor seconds": round(elapsed_s),
         "scheduled tokens per processor second": round(report.num_computed_tokens / elapsed_s),
         "peak memory, MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }

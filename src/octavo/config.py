@@ -11,7 +11,6 @@ import os
 import re
 from dataclasses import MISSING, dataclass, field, fields
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import Any
 
 from octavo.errors import ConfigError
@@ -157,6 +156,8 @@ class EngineConfig:
         known = {item.name: item.default for item in fields(cls) if item.default is not MISSING}
         for name in settings:
             if name not in known:
+                from difflib import get_close_matches
+
                 close = get_close_matches(name, known, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"the settings are {', '.join(known)}"
                 raise ConfigError(f"there is no setting {name!r}", hint=hint)

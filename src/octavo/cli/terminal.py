@@ -11,33 +11,35 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
-def error_console() -> Console:
-    """Returns a console on standard error."""
-    return Console(stderr=True, highlight=False)
-
-
-def progress_bar(unit: str) -> Progress:
+def progress_bar(unit: str) -> "Progress":
     """Returns a progress bar that counts ``unit``; it shows nothing when standard error is not a terminal."""
-    console = error_console()
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Shows ``text`` with a spinner while the body runs; nothing when standard error is not a terminal."""
-    console = error_console()
-    if not console.is_terminal:
+    """Shows ``text`` while the body runs; nothing when standard error is not a terminal."""
+    if not sys.stderr.isatty():
         yield
         return
-    with console.status(text):
+    click.echo(f"{text} …", err=True, nl=False)
+    try:
         yield
+    finally:
+        click.echo("\r\x1b[K", err=True, nl=False)  # back to the line's start, and erase it
 
 
 def piped_lines() -> Iterator[str]:

@@ -8,12 +8,11 @@ Invariants:
 3. A request that `add_request` refuses leaves nothing behind.
 """
 
-import secrets
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
-from random import Random
+from random import Random, SystemRandom
 from typing import Any
 
 import numpy as np
@@ -71,7 +70,7 @@ class Engine:
         self._choices: dict[int, Choice] = {}  # by sequence id, running or waiting
         self._samplings: dict[int, SamplingRequest] = {}  # the same
         self._finished: dict[str, RequestOutput] = {}
-        self._seeds = Random(seed) if seed is not None else secrets.SystemRandom()
+        self._seeds = Random(seed) if seed is not None else SystemRandom()
         self._num_requests = 0
         self._num_sequences = 0
         self._stats = StatsCollector()

@@ -10,10 +10,8 @@ Invariants:
 """
 
 import json
-import logging
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,12 +22,13 @@ from octavo.models.tokenizer import Tokenizer
 from octavo.runner.sampling_request import AllowedTokens
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from llguidance import LLMatcher, LLTokenizer
     from llguidance._lib import JsonCompileOptions
 
 MAX_BLANKS = 20  # in a row between the parts of a JSON document: enough to indent, too few to fill an answer
 JSON_OPTIONS: "JsonCompileOptions" = {"whitespace_pattern": rf"[ \n]{{1,{MAX_BLANKS}}}", "lenient": False, "coerce_one_of": False}
-logger = logging.getLogger("octavo.engine")
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Grammar:
 class CompiledGrammar:
     """A grammar that is ready for use by any number of requests."""
 
-    def __init__(self, matcher: "LLMatcher", workers: ThreadPoolExecutor, num_words: int):
+    def __init__(self, matcher: "LLMatcher", workers: "ThreadPoolExecutor", num_words: int):
         self._matcher = matcher
         self._workers = workers
         self._num_words = num_words
@@ -66,7 +65,7 @@ class GrammarConstraint:
     The state moves by what the answer has gained since the last call, so that it may be asked again for the same answer.
     """
 
-    def __init__(self, matcher: "LLMatcher", workers: ThreadPoolExecutor, num_words: int):
+    def __init__(self, matcher: "LLMatcher", workers: "ThreadPoolExecutor", num_words: int):
         self._matcher = matcher
         self._workers = workers
         self._num_words = num_words
@@ -100,7 +99,9 @@ class GrammarConstraint:
             words = np.frombuffer(matcher.compute_bitmask(), np.int32)[: self._num_words]
             bitmask[: len(words)] = words
         if matcher.is_error():
-            logger.warning("an answer left its grammar: %s", matcher.get_error())
+            import logging
+
+            logging.getLogger("octavo.engine").warning("an answer left its grammar: %s", matcher.get_error())
             bitmask[:] = 0
         return AllowedTokens(bitmask, must_end=matcher.is_stopped())
 
@@ -114,6 +115,8 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_token_ids: Iterable[int]):
+        from concurrent.futures import ThreadPoolExecutor
+
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._end_token_ids = sorted(end_token_ids)

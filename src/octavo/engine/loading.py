@@ -7,7 +7,9 @@ Invariants:
 2. A block id is an index into the KV storage; the pool never hands out one that the storage lacks.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,12 +68,26 @@ def load_engine(config: EngineConfig) -> Engine:
         ConfigError, CapacityError: a setting does not go with the model or with the machine's memory.
         CheckpointError, UnsupportedModelError: the model's files are damaged, or ask for what the engine lacks.
     """
-    files = load_model_files(config.model, chat_template=Path(config.chat_template) if config.chat_template else None)
-    spec = read_spec(files)
-    check_settings(config, spec)
-    operations = CpuOperations(config.num_threads or default_num_threads())
-    weights = load_weights(spec, files.source, operations, config.dtype)
-    return build_engine(config, files, spec, weights, operations)
+    with garbage_left_alone():
+        files = load_model_files(config.model, chat_template=Path(config.chat_template) if config.chat_template else None)
+        spec = read_spec(files)
+        check_settings(config, spec)
+        operations = CpuOperations(config.num_threads or default_num_threads())
+        weights = load_weights(spec, files.source, operations, config.dtype)
+        return build_engine(config, files, spec, weights, operations)
+
+
+@contextmanager
+def garbage_left_alone() -> Iterator[None]:
+    """Keeps Python's cycle collector from running in the body: a vocabulary's many objects make it start again and again, and
+    none of them is garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def read_spec(files: ModelFiles) -> ModelSpec:

@@ -59,10 +59,10 @@ class Header:
 
     def uniform(self, key: str) -> int:
         """Returns a value that may be given per layer but must be the same in all."""
-        distinct = np.unique(self.need(key))
+        distinct = set(np.ravel(self.need(key)).tolist())  # np.unique would load numpy's masked arrays
         if len(distinct) != 1:
             raise UnsupportedModelError(f"{self.architecture}.{key} differs between layers, which is not supported")
-        return int(distinct[0])
+        return int(distinct.pop())
 
 
 def from_gguf_metadata(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelSpec:

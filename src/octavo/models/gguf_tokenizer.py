@@ -12,7 +12,6 @@ Invariants:
 """
 
 import contextlib
-import hashlib
 import itertools
 from collections.abc import Sequence
 from enum import IntEnum
@@ -192,6 +191,8 @@ def _build_sentencepiece(vocabulary: _Vocabulary) -> "Backend":
 
 def _cached_merges(pieces: list[str], vocabulary: _Vocabulary) -> np.ndarray:
     """Returns `derive_merges` of the vocabulary, kept between runs because it takes seconds for 262,144 pieces."""
+    import hashlib
+
     parts = "\0".join(pieces).encode(), vocabulary.scores().tobytes(), vocabulary.types.tobytes()
     digest = hashlib.sha256(b"\0".join((MERGES_VERSION, *parts))).hexdigest()
     path = cache_directory() / "merges" / f"{digest}.npy"

