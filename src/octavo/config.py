@@ -46,6 +46,23 @@ def parse_bytes(value: int | str, *, name: str) -> int:
     return int(size)
 
 
+def parse_share(value: int | str, *, name: str) -> tuple[str, int]:
+    """Reads a share of a machine's memory.
+
+    Returns:
+        ("auto", 0), ("bytes", n), or ("percent", p) with p from 1 to 100.
+
+    Raises:
+        ConfigError: the value is none of these, or nothing.
+    """
+    if value == "auto":
+        return "auto", 0
+    percent = re.fullmatch(r"\s*(\d{1,3})\s*%\s*", str(value))
+    if percent is not None and not 1 <= int(percent[1]) <= 100:
+        raise ConfigError(f"{name}={value!r} is not between 1% and 100%")
+    return ("percent", int(percent[1])) if percent else ("bytes", parse_bytes(value, name=name))
+
+
 def setting(
     default: Any,
     help_text: str,
@@ -94,7 +111,24 @@ class EngineConfig:
     model: str = setting(DEFAULT_MODEL, "Alias, directory, .gguf file or hub id of the model.")
     dtype: str = setting("auto", "Format in which weights are held; auto keeps what the file holds.", choices=WEIGHT_FORMATS)
     kv_dtype: str = setting("bf16", "Format in which K and V are held.", choices=KV_DTYPES)
-    kv_memory: str | int = setting("auto", 'Memory for KV blocks, e.g. "256MiB" or "64 blocks"; auto takes a share.', unit="bytes")
+    memory: str | int = setting(
+        "auto",
+        'Budget for weights, KV, workspace and the process itself: "12GiB", "60%" of the machine, or auto: what is available '
+        "when the engine starts less memory_reserve.",
+        unit="bytes",
+    )
+    memory_reserve: str | int = setting(
+        "auto",
+        'Memory that is left to everybody else, at the start and later: "4GiB", "10%" of the machine, or auto: the larger of '
+        "2 GiB and 6 %.",
+        unit="bytes",
+    )
+    kv_memory: str | int = setting(
+        "auto",
+        'Cap on the KV blocks, "256MiB" or "64 blocks"; it has to fit in what memory leaves beside weights, workspace and '
+        "process. auto takes all of that, up to what max_num_seqs sequences of full length need.",
+        unit="bytes",
+    )
     block_size: int = setting(16, "Tokens per KV block.", unit="tokens", choices=BLOCK_SIZES)
     max_model_len: int | None = setting(
         None, "Most tokens of one sequence, prompt and answer; the model's own limit if not given.", unit="tokens", minimum=1
@@ -128,6 +162,9 @@ class EngineConfig:
                 hint="a step must have room for one token of each running sequence: lower max_num_seqs",
             )
         self.kv_memory_request()
+        if parse_share(self.memory, name="memory") == ("bytes", 0):
+            raise ConfigError(f"memory={self.memory!r} leaves no room for anything")
+        parse_share(self.memory_reserve, name="memory_reserve")
         parse_bytes(self.disk_cache_size, name="disk_cache_size")
         if self.disk_cache is not None and not self.enable_prefix_caching:
             raise ConfigError("disk_cache needs enable_prefix_caching: what is not cached is not kept on disk either")

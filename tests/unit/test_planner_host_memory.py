@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from octavo.errors import ConfigError
-from octavo.planner.host_memory import HostMemory, read_host_memory
+from octavo.planner.host_memory import HostMemory, MemoryPressure, read_host_memory, read_pressure
 
 KIB, GIB = 2**10, 2**30
 # A DGX Spark whose kernel keeps 9.3 GiB for its own succession: counted as available, of no use for pinned memory.
@@ -80,7 +80,8 @@ def test_cgroup_of_version_2_counts_without_its_droppable_files(host: Host) -> N
 def test_tightest_group_above_decides(host: Host) -> None:
     files = {"a/b/memory.max": f"{32 * GIB}", "a/b/memory.current": "0", "a/memory.max": f"{8 * GIB}"}
     host.write_cgroup("0::/a/b\n", files | {"a/memory.current": f"{3 * GIB}"})
-    assert host.read().allocatable_bytes == 5 * GIB
+    memory = host.read()
+    assert (memory.allocatable_bytes, memory.total_bytes) == (5 * GIB, 8 * GIB)
 
 
 def test_namespaced_process_sees_its_limit_at_the_root(host: Host) -> None:
@@ -117,3 +118,11 @@ def test_system_without_the_fields_is_refused(host: Host) -> None:
 def test_this_machine_can_be_read() -> None:
     memory = read_host_memory()
     assert 0 < memory.allocatable_bytes <= memory.total_bytes
+
+
+def test_stalls_are_read_and_may_be_absent(host: Host) -> None:
+    assert read_pressure(host.proc) is None
+    (host.proc / "pressure").mkdir()
+    text = "some avg10=12.50 avg60=3.00 avg300=1.00 total=123\nfull avg10=4.25 avg60=1.00 avg300=0.10 total=45\n"
+    (host.proc / "pressure" / "memory").write_text(text)
+    assert read_pressure(host.proc) == MemoryPressure(12.5, 4.25)

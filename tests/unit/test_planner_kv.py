@@ -4,10 +4,13 @@ import pytest
 
 from octavo.config import EngineConfig
 from octavo.engine.loading import kv_sizes
+from octavo.engine.memory_budget import make_budget
 from octavo.memory.kv_manager import KVManager
 from octavo.models.spec import ModelSpec
 from octavo.planner.config_reader import read_plan_spec
+from octavo.planner.host_memory import HostMemory
 from octavo.planner.kv_plan import EngineKVPlan, FormulaKVPlan, KVSettings, make_kv_plan
+from octavo.planner.load_sizes import LoadSizes
 from octavo.planner.plan_spec import PlanSpec
 from octavo.planner.shipped_models import shipped_models
 
@@ -30,7 +33,8 @@ def engine_spec(name: str) -> ModelSpec:
 @pytest.mark.parametrize("block_size", [16, 64])
 def test_blocks_are_those_of_the_engine(name: str, kv_dtype: str, block_size: int) -> None:
     config = EngineConfig(kv_dtype=kv_dtype, block_size=block_size, kv_memory=3 * GIB)
-    sizes = kv_sizes(config, engine_spec(name))
+    machine = HostMemory(16 * GIB, 16 * GIB, ())
+    sizes = kv_sizes(config, engine_spec(name), make_budget(config, engine_spec(name), lambda _: LoadSizes(GIB, 0), machine))
     plan = EngineKVPlan(engine_spec(name), KVSettings(kv_dtype, block_size, config.max_num_batched_tokens))
     assert plan.layout == sizes.layout
     assert plan.groups == sizes.groups

@@ -78,5 +78,5 @@ def test_this_machine_is_measured_and_explained(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(machines, "probe_machine", lambda _num_threads: MachineRates(50.0, 1.0, 0.0, 0.0))
     machine = find_machine("this")
     assert (machine.total_bytes, machine.available_bytes, machine.bandwidth) == (40 * GIB, 20 * GIB, 50 * 10**9)
-    assert machine.reserve_bytes == 2 * GIB
+    assert machine.reserve_bytes == int(0.06 * 40 * GIB)
     assert "MemAvailable 20.00 GiB" in machine.sources["available"]

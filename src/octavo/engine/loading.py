@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from octavo.config import EngineConfig, parse_bytes
 from octavo.engine.engine import Engine
+from octavo.engine.memory_budget import MemoryBudget, format_bytes, make_budget
 from octavo.engine.validation import RequestChecker
 from octavo.errors import CapacityError, ConfigError, UnsupportedModelError
 from octavo.kernels.cpu import CpuOperations
@@ -32,6 +31,8 @@ from octavo.models.hf_config import from_hf_config
 from octavo.models.model_files import ModelFiles, load_model_files
 from octavo.models.spec import ModelSpec
 from octavo.models.weights import DecoderWeights, load_weights
+from octavo.planner.host_memory import read_host_memory
+from octavo.planner.load_sizes import LoadSizes, load_sizes
 from octavo.runner.batch_arrays import BatchArrays
 from octavo.runner.forward import EagerForward, Forward, RecordedForward
 from octavo.runner.kv_storage import KVStorage
@@ -40,7 +41,6 @@ from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
 from octavo.tiers.fingerprint import Fingerprint, take_fingerprint
 from octavo.tiers.opening import open_disk_tier
 
-AUTO_KV_SHARE = 0.5  # of the memory that is available once the weights are loaded; the rest is for everybody else
 HEAD_DIM_MULTIPLE, MAX_HEAD_DIM = 16, 256  # what the attention kernels are written for
 
 
@@ -72,9 +72,11 @@ def load_engine(config: EngineConfig) -> Engine:
         files = load_model_files(config.model, chat_template=Path(config.chat_template) if config.chat_template else None)
         spec = read_spec(files)
         check_settings(config, spec)
+        budget = make_budget(config, spec, lambda dtype: load_sizes(spec, files.source, dtype), read_host_memory())
+        kv_sizes(config, spec, budget)
         operations = CpuOperations(config.num_threads or default_num_threads())
         weights = load_weights(spec, files.source, operations, config.dtype)
-        return build_engine(config, files, spec, weights, operations)
+        return build_engine(config, files, spec, weights, operations, budget=budget)
 
 
 @contextmanager
@@ -103,7 +105,6 @@ def check_settings(config: EngineConfig, spec: ModelSpec) -> None:
     Raises:
         UnsupportedModelError: the kernels do not have the model's head dimension.
         ConfigError: a setting does not go with the model.
-        CapacityError: the KV memory holds no block.
     """
     if spec.head_dim % HEAD_DIM_MULTIPLE or spec.head_dim > MAX_HEAD_DIM:
         raise UnsupportedModelError(
@@ -114,7 +115,6 @@ def check_settings(config: EngineConfig, spec: ModelSpec) -> None:
             f"max_model_len={config.max_model_len} is more than the model's {spec.max_position} positions",
             hint=f"leave max_model_len out, or give at most {spec.max_position}",
         )
-    kv_sizes(config, spec)
 
 
 def paged_memory(config: EngineConfig, sizes: KVSizes) -> KVManager:
@@ -134,9 +134,15 @@ def build_engine(
     weights: DecoderWeights,
     operations: Operations,
     make_memory: Callable[[EngineConfig, KVSizes], KVManager] = paged_memory,
+    budget: MemoryBudget | None = None,
 ) -> Engine:
-    """Returns an engine over loaded weights, whatever the backend of ``operations`` and the kind of its KV memory."""
-    sizes = kv_sizes(config, spec)
+    """Returns an engine over loaded weights, whatever the backend of ``operations`` and the kind of its KV memory.
+
+    Args:
+        budget: made before the weights were loaded; made now if not given.
+    """
+    budget = budget or make_budget(config, spec, lambda _: LoadSizes(weights.num_bytes, 0), read_host_memory())
+    sizes = kv_sizes(config, spec, budget)
     kv = make_memory(config, sizes)
     limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, int(kv.watermark_ratio * sizes.num_blocks))
     checker = RequestChecker(files.tokenizer, spec.vocab_size, sizes.max_model_len, files.defaults.end_token_ids)
@@ -206,33 +212,32 @@ def layer_caches(groups: tuple[LayerGroup, ...], storage: KVStorage) -> list[Lay
     return [caches[layer] for layer in sorted(caches)]
 
 
-def kv_sizes(config: EngineConfig, spec: ModelSpec) -> KVSizes:
+def kv_sizes(config: EngineConfig, spec: ModelSpec, budget: MemoryBudget) -> KVSizes:
     """Returns how the KV memory is cut into blocks.
 
     Raises:
-        CapacityError: ``kv_memory`` is less than one block of each layer group, or more than the machine has.
+        CapacityError: ``kv_memory`` is less than one block of each layer group, or more than the budget leaves.
     """
     groups = group_layers(spec.windows)
     layout = KVLayout(config.kv_dtype, config.block_size, layers_per_block(groups), spec.num_kv_heads, spec.head_dim)
     max_model_len = config.max_model_len or spec.max_position
+    left = budget.kv_bytes // layout.block_bytes
     kind, amount = config.kv_memory_request()
-    if kind == "blocks":
-        num_blocks = amount
-    elif kind == "bytes":
-        num_blocks = amount // layout.block_bytes
+    if kind == "auto":
+        num_blocks = min(left, config.max_num_seqs * len(groups) * -(-max_model_len // config.block_size))
     else:
-        wanted = config.max_num_seqs * len(groups) * -(-max_model_len // config.block_size)
-        num_blocks = min(wanted, int(AUTO_KV_SHARE * psutil.virtual_memory().available) // layout.block_bytes)
-    total_bytes = psutil.virtual_memory().total
-    if num_blocks * layout.block_bytes > total_bytes:
+        num_blocks = amount if kind == "blocks" else amount // layout.block_bytes
+    if num_blocks > left:
         raise CapacityError(
-            f"kv_memory={config.kv_memory!r} is {num_blocks * layout.block_bytes} bytes; this machine has {total_bytes}",
-            hint="lower kv_memory",
+            f"kv_memory={config.kv_memory!r} is {format_bytes(num_blocks * layout.block_bytes)}; memory={config.memory!r} leaves "
+            f"{format_bytes(budget.kv_bytes)} for KV",
+            hint=f'give at most kv_memory="{left} blocks", or leave it out to take that',
         )
     if num_blocks < len(groups):
+        knob = "memory" if kind == "auto" else "kv_memory"
         raise CapacityError(
             f"kv_memory={config.kv_memory!r} holds {num_blocks} blocks of {layout.block_bytes} bytes; "
             f"the model needs at least {len(groups)}, one for each layer group",
-            hint=f"raise kv_memory to at least {len(groups) * layout.block_bytes} bytes",
+            hint=f"raise {knob} by at least {(len(groups) - num_blocks) * layout.block_bytes} bytes",
         )
     return KVSizes(groups, layout, num_blocks, max_model_len)

@@ -47,6 +47,12 @@ class StepArrays:
             cu_seqlens_q=np.zeros(max_seqs + 1, np.int32),
         )
 
+    @staticmethod
+    def bytes_of(*, max_tokens: int, max_seqs: int, num_groups: int, max_blocks_per_seq: int) -> int:
+        """Returns the bytes that `allocate` takes."""
+        per_token = 4 + 4 + 8 * num_groups
+        return max_tokens * per_token + max_seqs * (4 * num_groups * max_blocks_per_seq + 12) + 4
+
     def first_rows(self, num_tokens: int, num_seqs: int) -> "StepArrays":
         """Returns views of the first ``num_tokens`` tokens and ``num_seqs`` sequences; the block tables stay whole."""
         return StepArrays(

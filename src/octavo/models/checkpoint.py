@@ -3,7 +3,7 @@
 Owns: the two file formats' readers behind `octavo.models.tensor_source.TensorSource`. Must not know: any architecture.
 
 Headers are read and checked when a source is opened. Tensors are read one at a time into memory of their own: no file stays
-open or mapped, so a loaded model does not hold its files' pages.
+open or mapped, and what was read leaves the page cache at once, so that loading needs little more memory than the loaded model.
 
 Invariants:
 1. Opening a source raises for every fault that headers and file sizes show; nothing of the model has been touched by then.
@@ -23,6 +23,8 @@ from octavo.models.json_files import parse_json_object, read_json
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+MIN_DROPPED_BYTES = 2**20  # smaller tensors' pages leave with the next large one: dropping costs their neighbours' readahead
+READ_BYTES = 16 * 2**20  # so much of a file, and what the system reads ahead, is in the page cache at once
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 SAFETENSORS_ENCODINGS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
@@ -55,11 +57,15 @@ class GGUFSource:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns a tensor's logical shape, outermost first."""
-        return _find(self.header.tensors, name, self.path).shape
+        return self.entry(name).shape
+
+    def entry(self, name: str) -> TensorEntry:
+        """Returns what the header says of a tensor."""
+        return _find(self.header.tensors, name, self.path)
 
     def read(self, name: str) -> HostTensor:
         """Returns one tensor as the file holds it."""
-        return _read_tensor(self.path, name, _find(self.header.tensors, name, self.path))
+        return _read_tensor(self.path, name, self.entry(name))
 
 
 class SafetensorsSource:
@@ -94,7 +100,11 @@ class SafetensorsSource:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns a tensor's shape, outermost first."""
-        return _find(self._places, name, self.folder)[1].shape
+        return self.entry(name).shape
+
+    def entry(self, name: str) -> TensorEntry:
+        """Returns what the headers say of a tensor."""
+        return _find(self._places, name, self.folder)[1]
 
     def read(self, name: str) -> HostTensor:
         """Returns one tensor as the file holds it."""
@@ -189,12 +199,14 @@ def _read_tensor(path: Path, name: str, entry: TensorEntry) -> HostTensor:
 
 
 def _read_into(path: Path, name: str, offset: int, buffer: np.ndarray) -> None:
-    """Fills a buffer from a file. The one place where weights are read, and where advice to the page cache belongs."""
+    """Fills a buffer from a file, piece by piece. The file's pages leave the page cache behind the reader."""
     with open(path, "rb", buffering=0) as file:
         file.seek(offset)
         view, done = memoryview(buffer), 0
         while done < len(view):
-            count = file.readinto(view[done:])
+            count = file.readinto(view[done : done + READ_BYTES])
             if not count:
                 raise CheckpointError(f"{path}: truncated: tensor {name!r} has {done} of {len(view)} bytes")
             done += count
+            if count >= MIN_DROPPED_BYTES:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the whole file: what was read ahead goes too

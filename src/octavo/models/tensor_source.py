@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from octavo.kernels.host_tensor import HostTensor
+from octavo.models.gguf_header import TensorEntry
 
 
 class TensorSource(Protocol):
@@ -26,6 +27,14 @@ class TensorSource(Protocol):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the logical shape, outermost first; a linear weight is ``(out_features, in_features)``.
+
+        Raises:
+            CheckpointError: there is no such tensor.
+        """
+        ...
+
+    def entry(self, name: str) -> TensorEntry:
+        """Returns what the file's header says of a tensor.
 
         Raises:
             CheckpointError: there is no such tensor.

@@ -1,6 +1,7 @@
 """How much memory this machine can give to one process now, and why not more.
 
-Owns: the reading of /proc/meminfo and of memory cgroups (versions 1 and 2). Must not know: models, or what the memory is for.
+Owns: the reading of /proc/meminfo, of memory cgroups (versions 1 and 2) and of /proc/pressure/memory, and the default reserve. Must
+not know: models, or what the memory is for.
 
 Invariants:
 1. Swap counts as nothing.
@@ -20,6 +21,7 @@ CGROUP_FILES = (  # of version 2 and of version 1: the limit, the use, and the p
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
+RESERVE_RATIO, MIN_RESERVE_BYTES = 0.06, 2 * 2**30
 UNLIMITED_BYTES = 2**62  # version 1 writes "no limit" as a number somewhat below 2**63
 
 
@@ -40,11 +42,22 @@ class MemoryStep:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """The machine's memory at one moment."""
+    """The machine's memory at one moment.
+
+    Attributes:
+        total_bytes: what the machine has, whoever uses it; no more than the tightest control group allows altogether.
+        allocatable_bytes: what this process can allocate.
+        steps: how that figure comes about.
+    """
 
     total_bytes: int
     allocatable_bytes: int
     steps: tuple[MemoryStep, ...]
+
+
+def default_reserve(total_bytes: int) -> int:
+    """Returns what is left to everybody else on a machine of this size unless somebody says otherwise."""
+    return max(MIN_RESERVE_BYTES, int(RESERVE_RATIO * total_bytes))
 
 
 def read_host_memory(proc: Path = PROC, cgroup_root: Path = CGROUP_ROOT) -> HostMemory:
@@ -56,11 +69,13 @@ def read_host_memory(proc: Path = PROC, cgroup_root: Path = CGROUP_ROOT) -> Host
     meminfo = read_meminfo(proc / "meminfo")
     steps = _huge_page_steps(meminfo) if meminfo.get("HugePages_Total") else _available_steps(meminfo)
     left = steps[-1].num_bytes
-    remainder = cgroup_remainder(proc / "self" / "cgroup", cgroup_root)
-    if remainder is not None and remainder < left:
+    limits = cgroup_limits(proc / "self" / "cgroup", cgroup_root)
+    remainder = min((max(0, limit - used) for limit, used in limits), default=left)
+    if remainder < left:
         left = remainder
         steps.append(MemoryStep(f"cgroup remainder {_gib(left)}", left, "a control group above this process allows no more"))
-    return HostMemory(meminfo["MemTotal"], left, tuple(steps))
+    total = min([meminfo["MemTotal"], *(limit for limit, _ in limits)])
+    return HostMemory(total, left, tuple(steps))
 
 
 def read_meminfo(path: Path) -> dict[str, int]:
@@ -92,20 +107,16 @@ def _huge_page_steps(meminfo: dict[str, int]) -> list[MemoryStep]:
     return [MemoryStep(f"free huge pages {_gib(size)}", size, why)]
 
 
-def cgroup_remainder(own_cgroup: Path, cgroup_root: Path) -> int | None:
-    """Returns the bytes that the control groups of a process still allow, None without any limit.
+def cgroup_limits(own_cgroup: Path, cgroup_root: Path) -> list[tuple[int, int]]:
+    """Returns limit and use, in bytes, of every control group that limits a process's memory.
 
     Args:
         own_cgroup: a file such as ``/proc/self/cgroup``.
     """
     if not own_cgroup.exists():
-        return None
-    remainders = [
-        max(0, limit - used)
-        for directory in _memory_cgroups(own_cgroup.read_text(), cgroup_root)
-        for limit, used in _limit_and_use(directory)
-    ]
-    return min(remainders, default=None)
+        return []
+    directories = _memory_cgroups(own_cgroup.read_text(), cgroup_root)
+    return [pair for directory in directories for pair in _limit_and_use(directory)]
 
 
 def _memory_cgroups(text: str, root: Path) -> Iterator[Path]:
@@ -140,3 +151,21 @@ def _stat(path: Path, name: str) -> int:
 
 def _gib(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.2f} GiB"
+
+
+@dataclass(frozen=True)
+class MemoryPressure:
+    """How much of the last ten seconds tasks waited for memory, in percent: some of them, or all at once."""
+
+    some_percent: float
+    full_percent: float
+
+
+def read_pressure(proc: Path = PROC) -> MemoryPressure | None:
+    """Returns the kernel's figures of stalls, None where it keeps none."""
+    try:
+        text = (proc / "pressure" / "memory").read_text()
+    except OSError:  # absent, or switched off when the kernel was started
+        return None
+    averages = {line.split()[0]: float(line.split()[1].removeprefix("avg10=")) for line in text.splitlines()}
+    return MemoryPressure(averages["some"], averages.get("full", 0.0))

@@ -18,15 +18,13 @@ from octavo.config import parse_bytes
 from octavo.errors import ConfigError
 from octavo.kernels.cpu import probe_machine
 from octavo.kernels.cpu_count import default_num_threads
-from octavo.planner.host_memory import read_host_memory
+from octavo.planner.host_memory import MIN_RESERVE_BYTES, RESERVE_RATIO, default_reserve, read_host_memory
 
 THIS = "this"
 SIZES = ("total", "available", "reserve", "overhead", "bandwidth")
 # What a started engine without weights and KV holds. Measured: libraries 65 MiB with the server, and 30 to 80 MiB for a
 # tokenizer of 49,152 to 262,144 words; the rest is room.
 OWN_OVERHEAD_BYTES = 200 * 2**20
-RESERVE_RATIO = 0.05  # of this machine's memory, at least
-MIN_RESERVE_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -113,13 +111,13 @@ def measure_machine() -> Machine:
         name=THIS,
         total_bytes=memory.total_bytes,
         available_bytes=memory.allocatable_bytes,
-        reserve_bytes=max(MIN_RESERVE_BYTES, int(RESERVE_RATIO * memory.total_bytes)),
+        reserve_bytes=default_reserve(memory.total_bytes),
         overhead_bytes=OWN_OVERHEAD_BYTES,
         bandwidth=int(rates.read_gb_per_s * 1e9),
         sources={
-            "total": "MemTotal",
+            "total": "MemTotal, or the limit of a control group where that is lower",
             "available": "; ".join(f"{step.what}: {step.why}" for step in memory.steps),
-            "reserve": f"{RESERVE_RATIO:.0%} of the memory, at least 1 GiB, for everybody else",
+            "reserve": f"{RESERVE_RATIO:.0%} of the memory, at least {MIN_RESERVE_BYTES / 2**30:.0f} GiB, for everybody else",
             "overhead": "libraries, tokenizer and server of this engine",
             "bandwidth": "measured now by reading memory with every thread",
         },

@@ -28,6 +28,12 @@ from octavo.scheduler.sequence import Sequence
 LOGITS_BUFFER_BYTES = 32 * 2**20  # 170 rows at a vocabulary of 49,152; the head is then read once for all of them
 
 
+def logits_bytes(vocab_size: int) -> int:
+    """Returns the size of the logits' buffer: whole rows, at least one."""
+    row_bytes = 4 * vocab_size
+    return max(1, LOGITS_BUFFER_BYTES // row_bytes) * row_bytes
+
+
 @dataclass
 class StepResult:
     """What a step found out.
@@ -64,8 +70,7 @@ class ModelRunner:
         self._buffers = buffers
         self._forward = forward
         self._sampler = Sampler(operations)
-        num_rows = max(1, LOGITS_BUFFER_BYTES // (4 * spec.vocab_size))
-        self._logits = np.empty((num_rows, spec.vocab_size), np.float32)
+        self._logits = np.empty((logits_bytes(spec.vocab_size) // (4 * spec.vocab_size), spec.vocab_size), np.float32)
 
     def execute(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest]) -> StepResult:
         """Computes the batch.
