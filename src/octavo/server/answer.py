@@ -31,6 +31,9 @@ class Answer:
         request_ids: the engine's name of each prompt's request.
         streams: whether deltas are wanted, not only the results.
         max_lag_tokens: most tokens that may wait for the connection.
+
+    Attributes:
+        why_cut: why it ends before it is whole; None while nobody cut it short.
     """
 
     def __init__(self, request_ids: list[str], *, streams: bool, max_lag_tokens: int):
@@ -41,6 +44,7 @@ class Answer:
         self._num_left = len(request_ids)
         self._deltas: list[PromptDelta] = []
         self._num_waiting_tokens = 0
+        self.why_cut: ApiError | None = None
         self._failure: ApiError | None = None
         self._changed = asyncio.Event()
 
@@ -68,6 +72,10 @@ class Answer:
         self._results[prompt_index] = result
         self._num_left -= 1
         self._changed.set()
+
+    def note_cut(self, why: ApiError) -> None:
+        """Keeps the reason why the answer ends before it is whole; the first one counts."""
+        self.why_cut = self.why_cut or why
 
     def fail(self, failure: ApiError) -> None:
         """Ends the answer with an error; what waits is dropped."""

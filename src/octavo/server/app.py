@@ -15,7 +15,7 @@ from octavo.outputs import RequestOutput
 from octavo.server.access_log import AccessLog
 from octavo.server.config import ServerConfig
 from octavo.server.context import ServerContext
-from octavo.server.engine_thread import EngineThread, Submission
+from octavo.server.engine_thread import EngineThread
 from octavo.server.errors import install_handlers
 from octavo.server.events import EventBus
 from octavo.server.gate import Gate
@@ -25,6 +25,7 @@ from octavo.server.metrics import ServerMetrics
 from octavo.server.response_store import ResponseStore
 from octavo.server.routes import chat, completions, embeddings, health, inspection, messages, models, responses, tokens
 from octavo.server.served_model import describe_model
+from octavo.server.submission import Submission
 
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine

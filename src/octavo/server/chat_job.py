@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from octavo.sampling_params import SamplingParams
 from octavo.server.call import Call
 from octavo.server.context import ServerContext
-from octavo.server.engine_thread import Submission
 from octavo.server.errors import invalid
 from octavo.server.generation import make_submissions
 from octavo.server.protocol.chat import ChatRequest
 from octavo.server.sampling import make_params
+from octavo.server.submission import Submission
 from octavo.server.tools import Tools, read_tools
 
 if TYPE_CHECKING:

@@ -24,59 +24,19 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from octavo.errors import CapacityError
 from octavo.outputs import CompletionOutput, OutputDelta, RequestOutput
-from octavo.runner.pooling import PoolingKind
-from octavo.sampling_params import SamplingParams
 from octavo.server.answer import Answer, PromptDelta
 from octavo.server.errors import ApiError
-from octavo.server.keys import ANONYMOUS, ApiKey
+from octavo.server.keys import ApiKey
+from octavo.server.submission import Submission
 
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine
-    from octavo.engine.grammar import CompiledGrammar
+    from octavo.engine.explanation import RequestExplanation
 
 IDLE_STEP_SECONDS = 0.01  # pause after a step that could compute nothing although requests wait
 STOP_SECONDS = 10.0  # a thread that does not end by then is left to the end of the process
 logger = logging.getLogger("octavo.server")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One prompt on its way to the engine.
-
-    Attributes:
-        key: whose it is.
-        pooling: how to embed the prompt; None: it is continued.
-    """
-
-    request_id: str
-    prompt_token_ids: list[int]
-    params: SamplingParams
-    key: ApiKey = ANONYMOUS
-    priority: int = 0
-    cache_salt: str | None = None
-    grammar: "CompiledGrammar | None" = None
-    pooling: PoolingKind | None = None
-
-    def add_to(self, engine: "Engine") -> None:
-        """Queues the prompt in an engine, which may refuse it."""
-        if self.pooling is None:
-            engine.add_request(
-                self.prompt_token_ids,
-                self.params,
-                request_id=self.request_id,
-                priority=self.priority,
-                cache_salt=self.cache_salt,
-                grammar=self.grammar,
-            )
-        else:
-            engine.add_embedding_request(
-                self.prompt_token_ids,
-                pooling=self.pooling,
-                request_id=self.request_id,
-                priority=self.priority,
-                cache_salt=self.cache_salt,
-            )
 
 
 class Observer(Protocol):
@@ -200,14 +160,29 @@ class EngineThread:
             answer.fail(ApiError(503, "the request was given up", code="aborted"))
             self._send(partial(self._abort, answer))
 
-    def cut_short(self, answer: Answer) -> None:
-        """Ends an answer where it stands: it keeps what was generated, with the finish reason "abort"."""
-        self._send(partial(self._abort, answer))
+    def cut_short(self, answer: Answer, why: ApiError) -> None:
+        """Ends an answer where it stands: it keeps what was generated, with the finish reason "abort".
 
-    def cut_all_short(self) -> None:
+        Args:
+            why: what the client is told if nothing was.
+        """
+        self._send(partial(self._abort, answer, why))
+
+    def cut_all_short(self, why: ApiError) -> None:
         """Ends every answer where it stands."""
         for answer in self._answers:
-            self.cut_short(answer)
+            self.cut_short(answer, why)
+
+    async def cancel(self, request_id: str, key: ApiKey, why: ApiError) -> "RequestExplanation | None":
+        """Ends the answer that a request of this key belongs to, where it stands; its blocks are free when this returns.
+
+        Args:
+            request_id: the engine's name for the request, or the name that all prompts of one HTTP request share.
+
+        Returns:
+            what became of the request; None when the key has none of that name in flight.
+        """
+        return await self.call(lambda engine: self._cancel(request_id, key, why, engine))
 
     async def call(self, function: Callable[["Engine"], T]) -> T:
         """Runs a function on the engine's thread between two steps and returns its result.
@@ -303,7 +278,18 @@ class EngineThread:
             answer, index, submission, num_choices, [0] * num_choices, [None] * num_choices
         )
 
-    def _abort(self, answer: Answer) -> None:
+    def _cancel(self, request_id: str, key: ApiKey, why: ApiError, engine: "Engine") -> "RequestExplanation | None":
+        names = (request_id, *(name for name, owner in self._owners.items() if name == f"{request_id}-{owner.prompt_index}"))
+        for name in names:
+            owner = self._owners.get(name)
+            if owner is not None and owner.submission.key is key:
+                self._abort(owner.answer, why)
+                return engine.explain(name)
+        return None
+
+    def _abort(self, answer: Answer, why: ApiError | None = None) -> None:
+        if why is not None:
+            self._post(answer.note_cut, why)
         crossing = _Crossing()
         for request_id in answer.request_ids:
             owner = self._owners.get(request_id)

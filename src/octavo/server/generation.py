@@ -23,9 +23,9 @@ from octavo.sampling_params import SamplingParams
 from octavo.server.answer import Answer, PromptDelta
 from octavo.server.call import Call, call_of
 from octavo.server.context import ServerContext
-from octavo.server.engine_thread import Submission
 from octavo.server.errors import ApiError
 from octavo.server.protocol.base import IdentityFields, PromptTokensDetails, Usage
+from octavo.server.submission import Submission
 
 if TYPE_CHECKING:
     from octavo.engine.grammar import CompiledGrammar
@@ -79,13 +79,20 @@ async def attend(request: Request, context: ServerContext, answer: Answer) -> As
 
     watcher = asyncio.create_task(_wait_until_gone(request.receive))
     watcher.add_done_callback(on_gone)
-    timer = asyncio.get_running_loop().call_later(context.config.max_request_seconds, context.engine.cut_short, answer)
+    timer = start_timer(context, answer)
     try:
         yield
     finally:
         timer.cancel()
         watcher.cancel()
         context.engine.release(answer)
+
+
+def start_timer(context: ServerContext, answer: Answer) -> asyncio.TimerHandle:
+    """Lets an answer end where it stands when its time is over."""
+    seconds = context.config.max_request_seconds
+    late = ApiError(503, f"nothing was generated within max_request_seconds={seconds}", code="timeout")
+    return asyncio.get_running_loop().call_later(seconds, context.engine.cut_short, answer, late)
 
 
 async def _wait_until_gone(receive: Receive) -> None:
@@ -105,8 +112,13 @@ async def collect(request: Request, context: ServerContext, answer: Answer) -> l
     if not any(output.token_ids for result in results for output in result.outputs) and all(
         output.finish_reason == "abort" for result in results for output in result.outputs
     ):
-        raise ApiError(503, "the request ended before its first token: the server is draining or too busy", code="timeout")
+        raise why_incomplete(answer)
     return results
+
+
+def why_incomplete(answer: Answer) -> ApiError:
+    """Returns the error of an answer that was cut short before it was worth anything."""
+    return answer.why_cut or ApiError(503, "the request was given up", code="aborted")
 
 
 def note_results(call: Call, context: ServerContext, results: list[RequestOutput]) -> None:

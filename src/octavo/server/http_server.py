@@ -22,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from octavo.server.config import ServerConfig
 from octavo.server.context import ServerContext
+from octavo.server.errors import ApiError
 
 SWITCH_SECONDS = 0.0005  # the engine's thread, back from computing, must not wait long for the interpreter
 KEEP_ALIVE_SECONDS = 75
@@ -99,7 +100,7 @@ class HttpServer(uvicorn.Server):
                     await asyncio.sleep(0.05)
         except TimeoutError:
             logger.warning("%d requests are cut short", engine.num_answers)
-            engine.cut_all_short()
+            engine.cut_all_short(ApiError(503, "the server is shutting down", code="draining"))
         self.should_exit = True
 
 

@@ -13,8 +13,8 @@ from octavo.sampling_params import SamplingParams
 from octavo.server.body import JsonRoute, json_response
 from octavo.server.call import Call, get_call
 from octavo.server.context import ServerContext, get_context
-from octavo.server.errors import ApiError, invalid
-from octavo.server.generation import collect, make_submissions
+from octavo.server.errors import invalid
+from octavo.server.generation import collect, make_submissions, why_incomplete
 from octavo.server.prompts import Prompt, read_prompts
 from octavo.server.protocol.base import ERROR_RESPONSES
 from octavo.server.protocol.embeddings import Embedding, EmbeddingsRequest, EmbeddingsResponse, EmbeddingsUsage
@@ -38,11 +38,14 @@ async def create_embeddings(
         call.log["prompts"] = [prompt.text for prompt in prompts]
     token_ids = [prompt.token_ids for prompt in prompts]
     submissions = make_submissions(body, call, token_ids, SamplingParams(), pooling=body.pooling or "mean")
-    results = await collect(request, context, await context.engine.submit(submissions, streams=False))
+    answer = await context.engine.submit(submissions, streams=False)
+    results = await collect(request, context, answer)
+    if any(result.embedding is None for result in results):
+        raise why_incomplete(answer)
     num_tokens = sum(map(len, token_ids))
     return json_response(
         EmbeddingsResponse(
-            data=[_describe(index, result.embedding, body) for index, result in enumerate(results)],
+            data=[_describe(index, result.embedding, body) for index, result in enumerate(results) if result.embedding is not None],
             model=context.model.name,
             usage=EmbeddingsUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
         )
@@ -64,10 +67,8 @@ def _check_prompts(prompts: list[Prompt], context: ServerContext) -> None:
             raise invalid("input", f"input has {len(prompt.token_ids)} tokens; max_model_len={limit} allows no more")
 
 
-def _describe(index: int, vector: np.ndarray | None, body: EmbeddingsRequest) -> Embedding:
+def _describe(index: int, vector: np.ndarray, body: EmbeddingsRequest) -> Embedding:
     """Returns a vector in the form that was asked for."""
-    if vector is None:
-        raise ApiError(503, "the request ended before all its inputs were computed", code="timeout")
     if body.dimensions is not None:
         vector = vector[: body.dimensions]
         vector = vector / (np.linalg.norm(vector) or np.float32(1))

@@ -1,4 +1,4 @@
-"""``/octavo/…``: why a request was slow, what every block holds, and what happens.
+"""``/octavo/…``: why a request was slow, its end on demand, what every block holds, and what happens.
 
 Owns: the bodies. Must not know: how they are found out.
 """
@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from octavo.engine.block_map import BlockMap
 from octavo.engine.explanation import RequestExplanation
+from octavo.server.call import Call, get_call
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import ApiError
 from octavo.server.generation import event
@@ -32,6 +33,20 @@ async def explain_request(request_id: str, context: Context) -> RequestExplanati
     explanation = await context.engine.call(lambda engine: engine.explain(request_id))
     if explanation is None:
         raise ApiError(404, f"no request {request_id[:100]!r} is in the engine or left it lately", param="request_id")
+    return explanation
+
+
+@router.delete("/requests/{request_id:path}")
+async def cancel_request(request_id: str, context: Context, call: Annotated[Call, Depends(get_call)]) -> RequestExplanation:
+    """Cancels a request and returns what became of it; a request with several prompts goes as a whole.
+
+    Its blocks are free when this answers. Its own client gets what was generated, with the finish reason `abort`, or the error
+    `cancelled` where nothing was.
+    """
+    cancelled = ApiError(400, "the request was cancelled", code="cancelled")
+    explanation = await context.engine.cancel(request_id, call.key, cancelled)
+    if explanation is None:
+        raise ApiError(404, f"no request {request_id[:100]!r} of this key is in the engine", param="request_id")
     return explanation
 
 

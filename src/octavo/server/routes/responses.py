@@ -15,7 +15,7 @@ from octavo.server.call import Call, get_call
 from octavo.server.chat_job import ChatJob, prepare_chat
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import ApiError
-from octavo.server.generation import collect
+from octavo.server.generation import collect, start_timer
 from octavo.server.protocol.base import ERROR_RESPONSES, STREAM_RESPONSES
 from octavo.server.protocol.chat import ChatMessage
 from octavo.server.protocol.responses import DeletedResponse, InputItemList, ResponseObject, ResponsesRequest
@@ -118,7 +118,7 @@ def _input_items(body: ResponsesRequest, call: Call) -> list[dict[str, Any]]:
 
 
 def _work_in_background(stored: StoredResponse, writer: ResponsesWriter, answer: Answer, context: ServerContext) -> None:
-    timer = asyncio.get_running_loop().call_later(context.config.max_request_seconds, context.engine.cut_short, answer)
+    timer = start_timer(context, answer)
 
     async def work() -> None:
         try:
