@@ -21,6 +21,7 @@ from octavo import LLM, SamplingParams, __version__
 from octavo.config import DEFAULT_MODEL
 from octavo.kernels.cpu import MachineRates, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
+from octavo.kernels.processor import processor_name
 from workloads import Workload, many_requests, one_request
 
 KV_MEMORY = "1GiB"
@@ -123,13 +124,6 @@ def commit() -> str:
     root = Path(__file__).parent
     result = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
     return result.stdout.strip() or "unknown"
-
-
-def processor_name() -> str:
-    """Returns the processor's name as the system reports it."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
-    return next(names, platform.machine())
 
 
 def read_arguments() -> argparse.Namespace:

@@ -18,7 +18,10 @@ def resident_array_bytes(array: np.ndarray) -> int:
 
 def resident_file_bytes(path: Path) -> int:
     """Returns how much of a file is in the page cache."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as view:
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as view,
+    ):
         array = np.frombuffer(view, np.uint8)
         try:
             return _resident_bytes(array.ctypes.data, array.nbytes)

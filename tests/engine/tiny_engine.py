@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from octavo.config import EngineConfig
-from octavo.engine.loading import build_engine
+from octavo.engine.loading import ModelParts, build_engine
 from octavo.kernels.cpu import CpuOperations
 from octavo.kernels.host_tensor import HostTensor
 from octavo.models.generation_defaults import GenerationDefaults
@@ -100,6 +100,12 @@ class TinyModels:
         config = EngineConfig(
             **{"kv_dtype": "fp32", "kv_memory": "64 blocks", "max_num_seqs": 16, "max_num_batched_tokens": 64, "seed": 1} | settings
         )
+        parts = self.parts(spec=spec, num_threads=num_threads, operations=operations, dtype=dtype, weights_seed=weights_seed)
+        defaults = GenerationDefaults(end_token_ids=frozenset(end_token_ids))
+        return build_engine(config, *parts._replace(files=replace(parts.files, defaults=defaults)))
+
+    def parts(self, *, spec=SPEC, num_threads=1, operations=None, dtype="fp32", weights_seed=3):
+        """Returns the model without an engine."""
         key = (spec, num_threads, dtype, weights_seed, type(operations))
         if key not in self._packed:
             operations = operations or CpuOperations(num_threads)
@@ -111,9 +117,9 @@ class TinyModels:
             description={},
             tokenizer=ByteTokenizer(),
             chat_template=None,
-            defaults=GenerationDefaults(end_token_ids=frozenset(end_token_ids)),
+            defaults=GenerationDefaults(),
         )
-        return build_engine(config, files, spec, weights, operations)
+        return ModelParts(files, spec, weights, operations)
 
 
 def full_attention(spec=SPEC):

@@ -14,7 +14,7 @@ LAYERS = {
     **dict.fromkeys(("scheduler", "models"), 2),
     **dict.fromkeys(("planner", "simulator", "runner", "tiers"), 3),
     "engine": 4,
-    **dict.fromkeys(("llm", "server"), 5),
+    **dict.fromkeys(("llm", "server", "comparison"), 5),
     "cli": 6,
 }
 TENSOR_FREE = ("memory", "scheduler")

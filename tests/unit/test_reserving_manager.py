@@ -53,6 +53,12 @@ def test_as_many_sequences_run_as_runs_fit() -> None:
     assert [opened(manager, 5) is not None for _ in range(5)] == [True] * 4 + [False]
 
 
+def test_layer_groups_cost_no_rounding() -> None:
+    three = (FULL, LayerGroup((1,), 20), LayerGroup((2,), 20))
+    manager = make_manager(num_blocks=48, groups=three)  # a run is 3 x 8 blocks
+    assert [opened(manager, 5) is not None for _ in range(3)] == [True, True, False]
+
+
 def test_equal_prompts_share_nothing() -> None:
     manager = make_manager()
     first, second = opened(manager, 40), opened(manager, 40)

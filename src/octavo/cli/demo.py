@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from octavo.cli.terminal import progress_bar, working
+from octavo.comparison.conversations import SYSTEM_PROMPT, TOPICS
 from octavo.errors import OctavoError
 
 if TYPE_CHECKING:
@@ -22,19 +23,6 @@ if TYPE_CHECKING:
 KV_MEMORY = "128MiB"
 MAX_MODEL_LEN = 2048
 TEMPERATURE = 0.7
-SYSTEM_PROMPT = (
-    "You are the night librarian of a small town. People come to you with questions of every kind, and you answer each of "
-    "them in a few plain sentences, as you would to a friend across the desk. You say what is known, you say when something "
-    "is not known, and you never make up a book, a date or a name. If a question has a short answer, give the short answer "
-    "first and the reason after it. If it asks for a list, give at most three entries. You do not use headings, you do not "
-    "flatter, and you do not repeat the question. When somebody seems to be in trouble, you tell them kindly where they can "
-    "find help. It is late and the reading room is quiet, so keep your voice low and your sentences short."
-)
-TOPICS = (
-    *("the moon", "bread", "bees", "rivers", "glass", "maps", "salt", "clocks", "trees", "wool", "iron", "tea"),
-    *("snow", "bridges", "owls", "paper", "chess", "wheat", "tides", "ink", "honey", "volcanoes", "kites", "canals"),
-    *("foxes", "silk", "lighthouses", "apples", "thunder", "windmills", "pearls", "the alphabet"),
-)
 MIN_ANSWER_TOKENS, MAX_ANSWER_TOKENS = 48, 96
 CHECKED = (0, 13, 31)  # the conversations that are answered again, alone
 

@@ -27,6 +27,7 @@ COMMANDS = {  # name -> what `octavo --help` says of it
     "pull": "Fetch a model's files, so that everything works offline afterwards.",
     "simulate": "Show what a machine would do with a workload, without running a model.",
     "plan": "Tell what fits on a machine, and for how many users, before anything is loaded.",
+    "compare": "Answer the same conversations with and without paging, and show what paging buys.",
     "demo": "Answer 32 conversations at once in a small KV budget.",
 }
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from octavo.config import EngineConfig, parse_bytes
 from octavo.engine.engine import Engine
@@ -61,8 +62,23 @@ class KVSizes:
     max_model_len: int
 
 
+class ModelParts(NamedTuple):
+    """A loaded model, of which any number of engines can be built; ``budget`` is what there was before it was loaded."""
+
+    files: ModelFiles
+    spec: ModelSpec
+    weights: DecoderWeights
+    operations: Operations
+    budget: MemoryBudget | None = None
+
+
 def load_engine(config: EngineConfig) -> Engine:
-    """Returns an engine for the model and settings of ``config``.
+    """Returns an engine for the model and settings of ``config``; raises what `load_parts` does."""
+    return build_engine(config, *load_parts(config))
+
+
+def load_parts(config: EngineConfig) -> ModelParts:
+    """Returns the model of ``config``, its weights packed.
 
     Raises:
         ConfigError, CapacityError: a setting does not go with the model or with the machine's memory.
@@ -75,8 +91,7 @@ def load_engine(config: EngineConfig) -> Engine:
         budget = make_budget(config, spec, lambda dtype: load_sizes(spec, files.source, dtype), read_host_memory())
         kv_sizes(config, spec, budget)
         operations = CpuOperations(config.num_threads or default_num_threads())
-        weights = load_weights(spec, files.source, operations, config.dtype)
-        return build_engine(config, files, spec, weights, operations, budget=budget)
+        return ModelParts(files, spec, load_weights(spec, files.source, operations, config.dtype), operations, budget)
 
 
 @contextmanager
@@ -118,7 +133,7 @@ def check_settings(config: EngineConfig, spec: ModelSpec) -> None:
 
 
 def paged_memory(config: EngineConfig, sizes: KVSizes) -> KVManager:
-    """Returns the KV memory of every engine that is not built to be compared with."""
+    """Returns the KV memory that an engine has."""
     return KVManager(
         num_blocks=sizes.num_blocks,
         block_size=config.block_size,
@@ -133,8 +148,8 @@ def build_engine(
     spec: ModelSpec,
     weights: DecoderWeights,
     operations: Operations,
-    make_memory: Callable[[EngineConfig, KVSizes], KVManager] = paged_memory,
     budget: MemoryBudget | None = None,
+    make_memory: Callable[[EngineConfig, KVSizes], KVManager] = paged_memory,
 ) -> Engine:
     """Returns an engine over loaded weights, whatever the backend of ``operations`` and the kind of its KV memory.
 

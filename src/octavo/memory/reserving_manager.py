@@ -59,9 +59,9 @@ class ReservingManager(KVManager):
         self._policy = policy
         self._final_length = final_length
         self._max_model_len = max_model_len
-        self._arena = BuddyArena(num_blocks)
+        self._arena = BuddyArena(num_blocks // len(whole))  # of places for one block of each group
         self._reservations: dict[SequenceCache, Reservation] = {}
-        longest = self._arena.take(self._run_length(max_model_len))
+        longest = self._arena.take(self._num_table_blocks(max_model_len))
         if longest is None:
             raise ConfigError(
                 f"a KV memory of {num_blocks} blocks has no contiguous room for one sequence of {max_model_len} tokens",
@@ -80,7 +80,7 @@ class ReservingManager(KVManager):
         """Places the sequence's run if it has none; returns False if there is no gap for it."""
         reservation = self._reservations[cache]
         if reservation.run is None:
-            run = self._arena.take(self._run_length(reservation.num_reserved_tokens))
+            run = self._arena.take(self._num_table_blocks(reservation.num_reserved_tokens))
             if run is None:
                 return False
             reservation.run = run
@@ -108,16 +108,16 @@ class ReservingManager(KVManager):
         placed = ((cache, reservation) for cache, reservation in self._reservations.items() if reservation.run is not None)
         return len(self.groups) * sum(reservation.final_length - cache.num_computed_tokens for cache, reservation in placed)
 
-    def _run_length(self, num_tokens: int) -> int:
-        return len(self.groups) * -(-num_tokens // self.block_size)
+    def _num_table_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
 
     def _fill_tables(self, cache: SequenceCache, reservation: Reservation) -> None:
         """Gives each layer group its part of the run; what the arena rounded up stays free, and out of reach."""
         assert reservation.run is not None, "a run is placed before tables are made of it"
-        first, length = reservation.run.start, -(-reservation.num_reserved_tokens // self.block_size)
-        starts = range(first, first + len(self.groups) * length, length)
-        self._pool.take_these(range(starts.start, starts.stop))
-        for table, start in zip(cache.tables, starts, strict=True):
-            for block_id in range(start, start + length):
+        length = self._num_table_blocks(reservation.num_reserved_tokens)
+        first = reservation.run.start * len(self.groups)
+        self._pool.take_these(range(first, first + length * len(self.groups)))
+        for group, table in enumerate(cache.tables):
+            for block_id in range(first + group * length, first + (group + 1) * length):
                 table.append(block_id)
         cache.num_writable_tokens = length * self.block_size
