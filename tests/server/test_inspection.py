@@ -6,6 +6,9 @@ import time
 
 import httpx
 
+from octavo.engine.explanation import OTHERS_FIRST
+from octavo.sampling_params import SamplingParams
+from octavo.scheduler.sequence import WaitReason
 from server.running import RunningServer, running_server
 from server.scripted import make_engine
 
@@ -22,10 +25,18 @@ def test_explanation_of_a_cold_and_a_warm_request() -> None:
         server.complete(prompt=prompt, max_tokens=3, request_id="cold")
         server.complete(prompt=prompt, max_tokens=3, request_id="warm")
         server.complete(prompt=prompt[:20] + "d" * 20, max_tokens=3, request_id="fork")
-        cold, warm, fork = (explain(server, name) for name in ("cold", "warm", "fork"))
+        server.complete(prompt=prompt, max_tokens=3, request_id="salted", cache_salt="other")
+        cold, warm, fork, salted = (explain(server, name) for name in ("cold", "warm", "fork", "salted"))
+        assert salted["prefix"]["reason"] == "a longer prefix is cached under another salt"
+        assert fork["prefix"]["reason"] == "what is cached goes on with another token"
         assert cold["prefix"]["num_hit_tokens"] == 0
         assert cold["prefix"]["reason"] == "nothing cached continues the prefix"
-        assert warm["prefix"] == {"num_prompt_tokens": 40, "num_hit_tokens": 39, "reason": "all tokens but the last are cached"}
+        assert warm["prefix"] == {
+            "num_prompt_tokens": 40,
+            "num_hit_tokens": 39,
+            "num_disk_tokens": 0,
+            "reason": "all tokens but the last are cached",
+        }
         assert fork["prefix"]["num_hit_tokens"] == 20
         for explanation in (cold, warm, fork):
             assert explanation["queue_ms"] >= 0 and explanation["prefill_ms"] >= 0 and explanation["decode_ms"] >= 0
@@ -47,7 +58,21 @@ def test_explanation_says_what_a_request_waited_for() -> None:
         thread.join()
         assert waiting["choices"][0]["state"] == "waiting" and waiting["queue_ms"] is None
         assert running["choices"][0]["state"] == "running" and running["choices"][0]["num_blocks"] > 0
-        assert list(explain(server, "second")["waited_for"]) == ["as many sequences ran as may at once"]
+        assert "as many sequences ran as may at once" in explain(server, "second")["waited_for"]
+
+
+def test_explanation_counts_every_step_that_a_request_waited_for() -> None:
+    engine = make_engine(max_num_seqs=1)
+    params = SamplingParams(max_tokens=10, ignore_eos=True)
+    for name in ("first", "second", "third"):
+        engine.add_request(name, params, request_id=name)
+    for _ in range(15):
+        engine.step()
+    assert engine.explain("second").waited_for == {WaitReason.NO_SEAT.value: 9, OTHERS_FIRST: 1}
+    assert engine.explain("third").waited_for == {WaitReason.NO_SEAT.value: 4, OTHERS_FIRST: 11}
+    engine.abort("third")
+    engine.step()
+    assert engine.explain("third").waited_for == {WaitReason.NO_SEAT.value: 4, OTHERS_FIRST: 11}
 
 
 def test_explanation_says_who_took_the_blocks() -> None:

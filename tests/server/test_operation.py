@@ -6,6 +6,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from octavo.sampling_params import SamplingParams
 from octavo.server.errors import ApiError
 from server.running import RunningServer, running_server
 from server.scripted import make_engine
@@ -49,6 +50,19 @@ def test_counters_never_fall_while_requests_come_and_go() -> None:
                 assert not name.partition(":")[0].endswith(("_total", "_count", "_bucket")) or now[name] >= value, name
             before = now
         server.wait_until_idle()
+
+
+def test_preempted_sequences_are_counted() -> None:
+    engine = make_engine(num_blocks=12, max_num_seqs=4, max_num_batched_tokens=16)
+    for letter in "abcd":
+        engine.add_request(letter * 30, SamplingParams(max_tokens=80, ignore_eos=True))
+    seen = set()
+    while engine.has_unfinished_requests:
+        engine.step()
+        stats = engine.stats()
+        seen.add(stats.num_preempted)
+        assert stats.num_preempted <= min(stats.num_waiting, stats.num_preemptions)
+    assert len(seen) > 1 and engine.stats().num_preempted == 0
 
 
 def test_dead_engine_fails_everybody_and_shows() -> None:

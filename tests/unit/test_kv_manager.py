@@ -1,6 +1,6 @@
 import pytest
 
-from octavo.memory.prefix_match import MatchEnd
+from octavo.memory.match_end import MatchEnd
 from unit.memory_oracle import compute, make, run
 
 # ---- prefix hits -----------------------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ def test_a_hit_ends_at_the_first_different_token(position):
     other[max(0, position - 1)] -= 1 if position else 0
     match = oracle.manager.match(other)
     assert match.num_tokens == max(0, position - 1)
-    assert match.end is MatchEnd.NO_CONTINUATION
+    assert match.find_end() is (MatchEnd.OTHER_TOKEN if match.num_tokens else MatchEnd.NO_CONTINUATION)
 
 
 def test_namespaces_do_not_share():

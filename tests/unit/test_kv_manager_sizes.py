@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from octavo.memory.layer_groups import LayerGroup, group_layers
-from octavo.memory.prefix_match import MatchEnd
+from octavo.memory.match_end import MatchEnd
 from unit.memory_oracle import compute, make, run
 
 FULL = group_layers([None])
@@ -44,7 +44,7 @@ def test_a_hit_is_shortened_where_the_window_was_evicted():
     run(oracle, range(40), chunk=4)
     run(oracle, range(100, 104))  # needs two blocks; the windowed ones that were dropped first go first
     match = oracle.manager.match([*range(16), 99, 99])
-    assert match.end in (MatchEnd.WINDOW_GONE, MatchEnd.NO_CONTINUATION) and match.num_tokens < 16
+    assert match.find_end() in (MatchEnd.WINDOW_GONE, MatchEnd.NO_CONTINUATION) and match.num_tokens < 16
     assert oracle.manager.match([*range(40), 99]).num_tokens == 40
 
 

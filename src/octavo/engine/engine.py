@@ -242,7 +242,7 @@ class Engine:
     def explain(self, request_id: str) -> RequestExplanation | None:
         """Returns what happened to a request that is in flight or left lately; None for any other."""
         request = self._requests.get(request_id)
-        return self._explanations.find(request_id) if request is None else explain(request)
+        return self._explanations.find(request_id) if request is None else explain(request, self._scheduler.waiting)
 
     def block_map(self) -> BlockMap:
         """Returns the state of every block that is not free, and who holds it."""
@@ -348,7 +348,7 @@ class Engine:
 
     def _leave(self, request: Request) -> None:
         self._stats.count_finished(request)
-        self._explanations.add(request)
+        self._explanations.add(explain(request, self._scheduler.waiting))
 
     def _drop(self, choice: Choice) -> None:
         self._scheduler.finish(choice.sequence)

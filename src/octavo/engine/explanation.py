@@ -7,7 +7,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from octavo.engine.request import Choice, Request
+from octavo.scheduler.sequence import Sequence
+from octavo.scheduler.waiting_queue import WaitingQueue
 
+OTHERS_FIRST = "others were served first"
 NUM_KEPT = 256  # of requests that left; about a kilobyte each
 
 
@@ -56,7 +59,7 @@ class RequestExplanation:
 
     Attributes:
         queue_ms: from arrival to the first step that computed something of it.
-        waited_for: steps in which it was first in line and not admitted, by reason.
+        waited_for: steps in which it was not admitted, by reason.
         prefill_ms: from then to the first token.
         decode_ms: from the first token to the last.
     """
@@ -71,14 +74,14 @@ class RequestExplanation:
     choices: list[ChoiceExplanation]
 
 
-def explain(request: Request) -> RequestExplanation:
+def explain(request: Request, waiting: WaitingQueue) -> RequestExplanation:
     """Returns what is known of a request now."""
     metrics, lead = request.metrics, request.choices[0].sequence
     return RequestExplanation(
         request_id=request.request_id,
         priority=request.priority,
         queue_ms=metrics.queue_ms,
-        waited_for={reason.value: count for reason, count in lead.wait_reasons.items()},
+        waited_for=_count_waits(lead, waiting),
         prefill_ms=_milliseconds(metrics.first_scheduled_time, metrics.first_token_time),
         decode_ms=_milliseconds(metrics.first_token_time, metrics.finished_time),
         prefix=PrefixExplanation(
@@ -106,6 +109,12 @@ def _explain_choice(choice: Choice) -> ChoiceExplanation:
     )
 
 
+def _count_waits(sequence: Sequence, waiting: WaitingQueue) -> dict[str, int]:
+    counts = {reason.value: count for reason, count in sequence.wait_reasons.items()}
+    num_others = waiting.num_waited_steps(sequence) - sum(counts.values())
+    return counts | ({OTHERS_FIRST: num_others} if num_others > 0 else {})
+
+
 def _milliseconds(begin: float | None, end: float | None) -> float | None:
     return None if begin is None or end is None else 1e3 * (end - begin)
 
@@ -116,10 +125,10 @@ class ExplanationLog:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, RequestExplanation] = OrderedDict()
 
-    def add(self, request: Request) -> None:
+    def add(self, explanation: RequestExplanation) -> None:
         """Keeps the explanation of a request that leaves."""
-        self._kept[request.request_id] = explain(request)
-        self._kept.move_to_end(request.request_id)
+        self._kept[explanation.request_id] = explanation
+        self._kept.move_to_end(explanation.request_id)
         if len(self._kept) > NUM_KEPT:
             self._kept.popitem(last=False)
 

@@ -25,6 +25,7 @@ class EngineStats:
     Attributes:
         memory: the block pool's and prefix cache's figures.
         num_waiting: sequences that wait.
+        num_preempted: those of them that have run before.
         num_peak_running: most sequences that ran at once.
         num_prompt_tokens, num_generated_tokens: of finished and aborted requests.
         num_computed_tokens: tokens that went through the model, recomputed ones included.
@@ -38,6 +39,7 @@ class EngineStats:
     memory: MemoryStats
     num_running: int
     num_waiting: int
+    num_preempted: int
     num_peak_running: int
     num_steps: int
     num_preemptions: int
@@ -92,6 +94,7 @@ class StatsCollector:
             memory=scheduler.kv.stats(),
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
+            num_preempted=sum(sequence.num_preemptions > 0 for sequence in scheduler.waiting),
             num_peak_running=self.num_peak_running,
             num_steps=self.num_steps,
             num_preemptions=self.num_preemptions,

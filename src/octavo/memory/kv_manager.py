@@ -293,7 +293,7 @@ class KVManager:
     def _make_free(self, num_blocks: int) -> None:
         """Evicts cached blocks until ``num_blocks`` are free; as many must be available."""
         while self._pool.num_free < num_blocks:
-            self._tree.evict(self._pool.oldest_cached())
+            self._matcher.ends.evicted.add(self._tree.evict(self._pool.oldest_cached()))
             self._events.evictions += 1
 
     def _can_copy_to(self, num_blocks: int) -> bool:

@@ -7,22 +7,15 @@ Invariants:
 2. A hit of L tokens has, in every group, the blocks of all positions that the query at position L can see.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from functools import partial
 
 from octavo.memory.block_pool import BlockPool
 from octavo.memory.block_table import NO_BLOCK
 from octavo.memory.layer_groups import LayerGroup, first_visible_position
+from octavo.memory.match_end import EndFinder, MatchEnd
 from octavo.memory.prefix_tree import PrefixNode, PrefixTree
-
-
-class MatchEnd(Enum):
-    """Why a match is not longer."""
-
-    ALL_MATCHED = "all tokens but the last are cached"
-    NO_CONTINUATION = "nothing cached continues the prefix"
-    WINDOW_GONE = "a longer prefix is known, but blocks inside its sliding window were evicted"
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,7 @@ class PrefixMatch:
     Attributes:
         num_tokens: length of the prefix.
         num_pending_tokens: tokens after it that running sequences are about to compute for this very prefix.
-        end: why it is not longer.
+        find_end: says why it is not longer, as long as the tree has not changed.
         nodes: the whole blocks known, in order.
         tail: the node whose block is copied for the last ``num_tokens % block_size`` tokens; None when there are none.
         announced: the node whose computation completes the pending tokens; None when there are none.
@@ -44,7 +37,7 @@ class PrefixMatch:
 
     num_tokens: int
     num_pending_tokens: int
-    end: MatchEnd
+    find_end: Callable[[], MatchEnd]
     nodes: tuple[PrefixNode, ...]
     tail: PrefixNode | None
     announced: PrefixNode | None
@@ -63,6 +56,7 @@ class PrefixMatcher:
 
     def __init__(self, tree: PrefixTree, pool: BlockPool, groups: Sequence[LayerGroup], block_size: int):
         self._tree = tree
+        self.ends = EndFinder(tree, block_size)
         self._ref_counts = pool.ref_counts
         self._groups = tuple(groups)
         self._block_size = block_size
@@ -73,8 +67,7 @@ class PrefixMatcher:
         limit = max(len(token_ids) - 1, 0)
         root = self._tree.roots.get(namespace)
         if root is None:
-            end = MatchEnd.NO_CONTINUATION if limit else MatchEnd.ALL_MATCHED
-            return PrefixMatch(0, 0, end, (), None, None, 0, 0, self._tree.version)
+            return PrefixMatch(0, 0, partial(self.ends.find, token_ids, namespace, (), 0), (), None, None, 0, 0, self._tree.version)
         nodes = self._walk(root, token_ids[:limit], computed=True)
         num_known = len(nodes) * self._block_size
         last = nodes[-1] if nodes else root
@@ -87,7 +80,7 @@ class PrefixMatcher:
         return PrefixMatch(
             num_tokens=num_tokens,
             num_pending_tokens=max(0, num_pending),
-            end=_reason(num_tokens, num_known, limit),
+            find_end=partial(self.ends.find, token_ids, namespace, nodes, num_tokens),
             nodes=tuple(nodes),
             tail=tail,
             announced=announced if num_pending > 0 else None,
@@ -162,9 +155,3 @@ class PrefixMatcher:
         last = nodes[-1] if nodes else None
         partial, length = self._tree.longest_head(last or node, rest, lambda child, _: child.owner is not None)
         return partial or last, num_tokens + length
-
-
-def _reason(num_tokens: int, num_known: int, limit: int) -> MatchEnd:
-    if num_tokens == limit:
-        return MatchEnd.ALL_MATCHED
-    return MatchEnd.WINDOW_GONE if num_tokens < num_known else MatchEnd.NO_CONTINUATION

@@ -134,20 +134,21 @@ class PrefixTree:
                     break
         return best, best_length
 
-    def evict(self, block_id: int) -> None:
-        """Drops a cached block, and every node that cannot be reached or used without it."""
+    def evict(self, block_id: int) -> PrefixNode:
+        """Drops a cached block, and every node that cannot be reached or used without it; returns the block's own node."""
         node = self._pool.contents[block_id]
         assert isinstance(node, PrefixNode), f"block {block_id} is not in the tree"
         group = node.block_ids.index(block_id)
         self._report_loss(node, group)
         if not self._windowed[group]:
             self.remove(node)
-            return
+            return node
         self.version += 1
         node.block_ids[group] = NO_BLOCK
         self._pool.forget_content(block_id)
         if node.is_empty():
             self.remove(node)
+        return node
 
     def remove(self, node: PrefixNode) -> None:
         """Takes a node with all below it out of the tree; its unheld blocks become free. Empty ancestors go too."""

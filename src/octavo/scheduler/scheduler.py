@@ -148,6 +148,7 @@ class Scheduler:
                 self._schedule_prefill(sequence)
         if not self._was_denied:
             self._admit(prefills)
+        self.waiting.end_step()
         self._batch.admitted, self._started = self._started, []
         self._batch.block_copies = self.kv.drain_copies()
         return self._batch
@@ -326,6 +327,7 @@ class Scheduler:
         return max(0, needed - sequence.cache.num_blocks)
 
     def _open(self, sequence: Sequence, match: PrefixMatch | None) -> bool:
+        end = match.find_end() if match is not None and sequence.num_hit_tokens is None else None
         cache = self.kv.open(sequence.token_ids, sequence.namespace, match)
         start = cache.num_computed_tokens
         num_tokens = min(sequence.num_tokens - start, self._prompt_budget)
@@ -336,7 +338,7 @@ class Scheduler:
         sequence.cache = cache
         if sequence.num_hit_tokens is None:
             sequence.num_hit_tokens = start
-            sequence.match_end = None if match is None else match.end
+            sequence.match_end = end
         self._start(sequence)
         self._hand_out_prompt(sequence, start, num_tokens)
         self._promised_blocks += self._outstanding_blocks(sequence)

@@ -12,7 +12,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from octavo.memory.prefix_match import MatchEnd, PrefixMatch
+from octavo.memory.match_end import MatchEnd
+from octavo.memory.prefix_match import PrefixMatch
 from octavo.memory.restore import Restore
 from octavo.memory.sequence_cache import SequenceCache
 
@@ -26,7 +27,7 @@ class SequenceStatus(Enum):
 
 
 class WaitReason(Enum):
-    """Why a sequence at the head of the queue was not admitted in a step."""
+    """Why a sequence whose turn came was not admitted in a step."""
 
     BUDGET_SPENT = "the step's token budget was spent"
     NO_SEAT = "as many sequences ran as may at once"
@@ -53,7 +54,9 @@ class Sequence:
         restore: the part of its prefix that is or was read from disk since it last began to wait; None when nothing was.
         num_disk_tokens: tokens that did not have to be computed because they were read.
         match_end: why the prefix found at the first admission was not longer; None before, and where none was looked for.
-        wait_reasons: steps in which it was not admitted, by reason; those in which others before it were not do not count.
+        queued_step: the step before which it began to wait the last time.
+        num_waited_steps: steps that it waited for until it last ran.
+        wait_reasons: of these, the steps in which its turn came and it was not admitted, by reason.
         preempted_by: ids of the sequences that took its blocks.
         num_peak_computed_tokens: most tokens that were ever computed; what lies below it is recomputation.
     """
@@ -77,6 +80,8 @@ class Sequence:
     restore: Restore | None = field(default=None, repr=False)
     num_disk_tokens: int = 0
     match_end: MatchEnd | None = None
+    queued_step: int = 0
+    num_waited_steps: int = 0
     wait_reasons: Counter[WaitReason] = field(default_factory=Counter)
     preempted_by: list[int] = field(default_factory=list)
 

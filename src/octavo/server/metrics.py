@@ -121,6 +121,7 @@ def _gauges(stats: "EngineStats") -> list[tuple[str, str, float]]:
     return [
         ("num_requests_running", "Sequences that run.", stats.num_running),
         ("num_requests_waiting", "Sequences that wait, preempted ones included.", stats.num_waiting),
+        ("num_requests_preempted", "Sequences that wait because their blocks were taken back.", stats.num_preempted),
         (
             "kv_cache_usage_perc",
             "Share of KV blocks that sequences hold, 0 to 1.",
