@@ -9,11 +9,14 @@ Invariants:
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import finalize
 
 from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.engine.loading import load_engine
+from octavo.engine.request import namespace_of
+from octavo.engine.sessions import SessionInfo
 from octavo.engine.stats import EngineStats
 from octavo.errors import RequestError
 from octavo.models.conversation import render_conversation
@@ -149,6 +152,37 @@ class LLM:
                     self.engine.step()
         finally:
             self.engine.discard(request_id)
+
+    def save_session(self, path: str | Path, prompt: PromptLike | Sequence[Message]) -> SessionInfo:
+        """Writes a conversation with its KV to a file, from which `load_session` brings it back.
+
+        Args:
+            prompt: as in `generate`, or the messages of one conversation. What of it is not in memory is computed first.
+
+        Raises:
+            SnapshotError: the file cannot be written, or memory cannot hold the whole conversation.
+        """
+        fields = self._render(prompt) if _is_conversation(prompt) else _read_prompt(prompt)
+        answer = self._finish([partial(self._add, fields, SamplingParams(max_tokens=1, temperature=0.0))], None)[0]
+        held = self.engine.sessions.hold(answer.prompt_token_ids, namespace_of(fields.get("cache_salt")))
+        try:
+            return self.engine.sessions.write(held, Path(path))
+        finally:
+            self.engine.sessions.let_go(held)
+
+    def load_session(self, path: str | Path, *, cache_salt: str | None = None) -> SessionInfo:
+        """Brings a saved conversation back into memory: a prompt that begins with its tokens finds them cached.
+
+        Args:
+            cache_salt: the salt with which it was saved.
+
+        Raises:
+            SnapshotError: there is no such session, or it belongs to another model, engine or salt.
+        """
+        sessions, namespace = self.engine.sessions, namespace_of(cache_salt)
+        loading = sessions.begin(sessions.open(Path(path), namespace), namespace)
+        sessions.read(loading)
+        return sessions.finish(loading)
 
     def stats(self) -> EngineStats:
         """Returns the engine's counters and gauges: blocks, hits, preemptions, bytes."""

@@ -98,7 +98,15 @@ class TinyModels:
     def engine(self, *, spec=SPEC, num_threads=1, operations=None, end_token_ids=(), dtype="fp32", weights_seed=3, **settings):
         """Returns a new engine; ``settings`` are fields of `EngineConfig`."""
         config = EngineConfig(
-            **{"kv_dtype": "fp32", "kv_memory": "64 blocks", "max_num_seqs": 16, "max_num_batched_tokens": 64, "seed": 1} | settings
+            **{
+                "kv_dtype": "fp32",
+                "kv_memory": "64 blocks",
+                "max_num_seqs": 16,
+                "max_num_batched_tokens": 64,
+                "seed": 1,
+                "dtype": dtype,
+            }
+            | settings
         )
         parts = self.parts(spec=spec, num_threads=num_threads, operations=operations, dtype=dtype, weights_seed=weights_seed)
         defaults = GenerationDefaults(end_token_ids=frozenset(end_token_ids))

@@ -17,7 +17,8 @@ def memory(*groups, num_blocks=16):
 
 def begin(kv, tokens=TOKENS):
     match = kv.match([*tokens, 99])
-    missing = kv.restorer.missing(match.nodes, len(tokens) // BLOCK)
+    num_tokens, missing = kv.restorer.longest(match.nodes, len(tokens), lambda place: True)
+    assert num_tokens == len(tokens)
     restore = kv.restorer.begin(tokens, (), match.nodes, missing)
     kv.check_invariants()
     return restore
@@ -46,6 +47,42 @@ def test_what_arrived_is_found():
     assert finish(kv, restore) == 16
     assert kv.match([*TOKENS, 99]).num_tokens == 16
     assert kv.num_free_blocks == 16
+
+
+def test_a_partial_last_block_arrives_too():
+    kv = memory(FULL, WINDOWED)
+    restore = begin(kv, TOKENS[:14])
+    assert finish(kv, restore) == 14
+    assert kv.match([*TOKENS[:14], 99]).num_tokens == 14
+
+
+def test_a_partial_last_block_that_failed_is_not_registered():
+    kv = memory()
+    restore = begin(kv, TOKENS[:14])
+    restore.failed.add((3, 0))
+    assert finish(kv, restore) == 12
+    assert kv.match([*TOKENS[:14], 99]).num_tokens == 12
+
+
+def test_the_longest_prefix_ends_before_the_last_block_that_is_nowhere():
+    kv = memory(FULL, WINDOWED)
+    assert kv.restorer.longest([], 14, lambda place: place != (3, 1))[0] == 12
+    assert kv.restorer.longest([], 14, lambda place: place != (2, 0))[0] == 8
+    assert kv.restorer.longest([], 16, lambda place: place != (1, 1))[0] == 16  # block 1 has left the window
+    assert kv.restorer.longest([], 14, lambda place: place[1] == 0) == (0, [])
+
+
+def test_a_held_prefix_is_neither_evicted_nor_written():
+    kv = memory(FULL, num_blocks=6)
+    compute(kv, TOKENS[:14])
+    match = kv.match([*TOKENS[:14], 99])
+    cache, blocks = kv.restorer.hold(TOKENS[:14], (), match)
+    kv.check_invariants()
+    assert sorted(blocks) == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    assert kv.num_free_blocks == 2
+    kv.free(cache, TOKENS[:14])
+    kv.check_invariants()
+    assert kv.num_free_blocks == 6
 
 
 def test_followers_wait_while_it_is_on_its_way():

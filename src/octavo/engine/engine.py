@@ -21,6 +21,7 @@ from octavo.engine.block_map import BlockMap, describe_blocks
 from octavo.engine.explanation import ExplanationLog, RequestExplanation, explain
 from octavo.engine.grammar import CompiledGrammar, GrammarCompiler
 from octavo.engine.request import Choice, Request, describe_logprobs, new_request
+from octavo.engine.sessions import Sessions
 from octavo.engine.stats import EngineStats, StatsCollector
 from octavo.engine.validation import RequestChecker, check_order_and_salt
 from octavo.errors import RequestError
@@ -43,7 +44,11 @@ EMBEDDING_PARAMS = SamplingParams(temperature=0.0)  # of a request that samples 
 
 
 class Engine:
-    """Serves requests with one model. Not safe to call from two threads at once."""
+    """Serves requests with one model. Not safe to call from two threads at once.
+
+    Attributes:
+        sessions: saves and loads conversations; None where KV is not real.
+    """
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class Engine:
         default_sampling: Mapping[str, Any],
         checker: RequestChecker,
         seed: int | None = None,
+        sessions: Sessions | None = None,
         tier: DiskTier | None = None,
     ):
         self.model_name = model_name
@@ -65,6 +71,7 @@ class Engine:
         self._scheduler = scheduler
         self._runner = runner
         self._checker = checker
+        self.sessions = sessions
         self._tier = tier
         self._requests: dict[str, Request] = {}
         self._choices: dict[int, Choice] = {}  # by sequence id, running or waiting

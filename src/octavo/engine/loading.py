@@ -11,12 +11,14 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 from octavo.config import EngineConfig, parse_bytes
 from octavo.engine.engine import Engine
 from octavo.engine.memory_budget import MemoryBudget, format_bytes, make_budget
+from octavo.engine.sessions import Sessions
 from octavo.engine.validation import RequestChecker
 from octavo.errors import CapacityError, ConfigError, UnsupportedModelError
 from octavo.kernels.cpu import CpuOperations
@@ -163,11 +165,12 @@ def build_engine(
     checker = RequestChecker(files.tokenizer, spec.vocab_size, sizes.max_model_len, files.defaults.end_token_ids)
     scheduler = Scheduler(kv, limits)
     runner = build_runner(config, spec, weights, operations, sizes)
+    fingerprint = cache(partial(read_fingerprint, config, files, spec, sizes, operations))
     tier = None
     if config.disk_cache is not None:
         size_bytes = parse_bytes(config.disk_cache_size, name="disk_cache_size")
-        fingerprint = read_fingerprint(config, files, spec, sizes, operations)
-        tier = scheduler.prefix_reader = open_disk_tier(Path(config.disk_cache), size_bytes, kv, runner.kv_blocks, fingerprint)
+        tier = open_disk_tier(Path(config.disk_cache), size_bytes, kv, runner.kv_blocks, fingerprint())
+    scheduler.prefix_reader = tier
     return Engine(
         model_name=files.name,
         scheduler=scheduler,
@@ -177,6 +180,7 @@ def build_engine(
         default_sampling=files.defaults.sampling,
         checker=checker,
         seed=config.seed,
+        sessions=Sessions(kv, runner.kv_blocks, fingerprint),
         tier=tier,
     )
 

@@ -37,6 +37,11 @@ class PromptInput:
     token_ids: list[int]
 
 
+def namespace_of(cache_salt: str | None) -> Hashable:
+    """Returns the namespace of requests with this salt."""
+    return (("salt", cache_salt),) if cache_salt else ()
+
+
 def describe_logprobs(logprobs: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:
     """Returns the map from token id to `Logprob`, the chosen token first."""
     chosen, *most_likely = zip(logprobs.token_ids, logprobs.logprobs, strict=True)
@@ -182,5 +187,4 @@ class Request:
 
 def new_request(request_id: str, prompt: PromptInput, params: SamplingParams, priority: int, cache_salt: str | None) -> Request:
     """Returns a request that arrives now and has no choice yet."""
-    namespace = (("salt", cache_salt),) if cache_salt else ()
-    return Request(request_id, prompt, params, RequestMetrics(time.monotonic()), priority, namespace)
+    return Request(request_id, prompt, params, RequestMetrics(time.monotonic()), priority, namespace_of(cache_salt))

@@ -9,7 +9,7 @@ included, and announces the nodes to come, so that sequences with the same prefi
 Invariants:
 1. A block enters the tree only after its content arrived.
 2. A prefix of L tokens is restored with what the query at position L sees: all blocks of full-attention groups, and a windowed
-   group's from the window's first on.
+   group's from the window's first on. Its last block may be partial.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from octavo.memory.block_pool import BlockPool
 from octavo.memory.block_table import NO_BLOCK, BlockTable
 from octavo.memory.layer_groups import LayerGroup, first_visible_position
+from octavo.memory.prefix_match import PrefixMatch
 from octavo.memory.prefix_registry import PrefixRegistry
 from octavo.memory.prefix_tree import PrefixNode, PrefixTree
 from octavo.memory.sequence_cache import SequenceCache
@@ -30,7 +31,7 @@ class Restore:
     """A prefix on its way into the pool.
 
     Attributes:
-        token_ids: the prefix, whole blocks.
+        token_ids: the prefix.
         incoming: where the content of each missing block belongs: place in the prefix to block id.
         is_pending: False once it ended, or once nobody should wait for it any longer.
     """
@@ -62,22 +63,24 @@ class PrefixRestorer:
         self._block_size = registry.block_size
         self._make_free = make_free
 
-    def first_needed(self, group: int, num_blocks: int) -> int:
-        """Returns the first block of a group that the query after ``num_blocks`` whole blocks sees."""
-        return first_visible_position(self._groups[group].window, num_blocks * self._block_size) // self._block_size
-
-    def missing(self, nodes: Sequence[PrefixNode], num_blocks: int) -> list[Place]:
-        """Returns which blocks a prefix of ``num_blocks`` blocks lacks in memory.
+    def longest(self, nodes: Sequence[PrefixNode], num_tokens: int, has: Callable[[Place], bool]) -> tuple[int, list[Place]]:
+        """Finds the longest prefix that memory and a place outside have together.
 
         Args:
             nodes: the computed nodes of the prefix, as far as there are any.
+            num_tokens: of the longest prefix that is wanted; a shorter one ends with a whole block.
+            has: whether a block is outside.
+
+        Returns:
+            The prefix's length in tokens, and the places of the blocks that memory lacks.
         """
-        return [
-            (index, group)
-            for group in range(len(self._groups))
-            for index in range(self.first_needed(group, num_blocks), num_blocks)
-            if index >= len(nodes) or nodes[index].block_ids[group] == NO_BLOCK
-        ]
+        while num_tokens:
+            places = self._missing(nodes, num_tokens)
+            absent = [place[0] for place in places if not has(place)]
+            if not absent:
+                return num_tokens, places
+            num_tokens = max(absent) * self._block_size  # ends before the last block that is nowhere
+        return 0, []
 
     def begin(
         self, token_ids: Sequence[int], namespace: Hashable, nodes: Sequence[PrefixNode], missing: Sequence[Place]
@@ -85,20 +88,15 @@ class PrefixRestorer:
         """Takes the blocks for a prefix and announces it.
 
         Args:
-            token_ids: the prefix, whole blocks.
+            token_ids: the prefix.
             nodes: its computed nodes, as far as there are any; nothing was evicted since they were found.
-            missing: from `missing`.
+            missing: from `longest`.
 
         Returns:
             The restore, whose cache is open from now on; None, and nothing changed, if there are not enough blocks.
         """
-        num_blocks = len(token_ids) // self._block_size
-        held = [
-            nodes[index].block_ids[group]
-            for group in range(len(self._groups))
-            for index in range(self.first_needed(group, num_blocks), min(num_blocks, len(nodes)))
-            if nodes[index].block_ids[group] != NO_BLOCK
-        ]
+        incoming = dict.fromkeys(missing, NO_BLOCK)
+        held = [nodes[place[0]].block_ids[place[1]] for place in self._needed(len(token_ids)) if place not in incoming]
         num_taken_back = sum(self._pool.ref_counts[block_id] == 0 for block_id in held)
         if len(missing) > self._pool.num_available - num_taken_back:
             return None
@@ -106,7 +104,7 @@ class PrefixRestorer:
             self._pool.hold(block_id)
         self._make_free(len(missing))
         incoming = {place: self._pool.take() for place in missing}
-        cache = self._open(namespace, num_blocks, nodes, incoming)
+        cache = self._open(len(token_ids), namespace, nodes, incoming)
         self._caches.add(cache)
         self._registry.announce(cache, token_ids)
         return Restore(cache, list(token_ids), incoming)
@@ -121,31 +119,70 @@ class PrefixRestorer:
         cache = restore.cache
         if not cache.registers:  # the tree was cleared meanwhile
             return 0
-        num_blocks = len(restore.token_ids) // self._block_size
+        cache.registers = False  # what did not arrive must not be registered when the cache is freed
+        num_blocks = cache.table_length
         lost = [index for index, group in restore.failed if self._groups[group].window is None]
         num_good = min(lost, default=num_blocks)
         while num_good and not self._arrived(restore, num_good - 1):  # a last block of windowed groups alone, all failed
             num_good -= 1
         if num_good:
             self._lay_path(restore, num_good)
-        return num_good * self._block_size
+        return min(num_good * self._block_size, len(restore.token_ids))
+
+    def hold(self, token_ids: Sequence[int], namespace: Hashable, match: PrefixMatch) -> tuple[SequenceCache, dict[Place, int]]:
+        """Keeps a computed prefix in memory, unchanged, until the cache is freed.
+
+        Args:
+            match: of the whole prefix; nothing was evicted since it was found.
+
+        Returns:
+            The cache, and the blocks by place.
+        """
+        assert match.num_tokens == len(token_ids), "only what is in memory can be held"
+        nodes = [*match.nodes, match.tail] if match.tail else match.nodes
+        blocks = {(index, group): nodes[index].block_ids[group] for index, group in self._needed(len(token_ids))}
+        for block_id in blocks.values():
+            self._pool.hold(block_id)
+        cache = self._open(len(token_ids), namespace, nodes, {})
+        cache.registers = False
+        self._caches.add(cache)
+        return cache, blocks
 
     def give_up(self, restore: Restore) -> None:
         """Lets those that wait for the restore go on without it; its blocks stay held until it is finished."""
         restore.is_pending = False
         self._registry.withdraw(restore.cache)
 
-    def _open(self, namespace: Hashable, num_blocks: int, nodes: Sequence[PrefixNode], incoming: dict[Place, int]) -> SequenceCache:
+    def _first_needed(self, group: int, num_tokens: int) -> int:
+        """Returns the first block of a group that the query at position ``num_tokens`` sees."""
+        return first_visible_position(self._groups[group].window, num_tokens) // self._block_size
+
+    def _needed(self, num_tokens: int) -> list[Place]:
+        num_blocks = -(-num_tokens // self._block_size)
+        return [
+            (index, group)
+            for group in range(len(self._groups))
+            for index in range(self._first_needed(group, num_tokens), num_blocks)
+        ]
+
+    def _missing(self, nodes: Sequence[PrefixNode], num_tokens: int) -> list[Place]:
+        return [
+            (index, group)
+            for index, group in self._needed(num_tokens)
+            if index >= len(nodes) or nodes[index].block_ids[group] == NO_BLOCK
+        ]
+
+    def _open(self, num_tokens: int, namespace: Hashable, nodes: Sequence[PrefixNode], incoming: dict[Place, int]) -> SequenceCache:
         tables = []
         for group in range(len(self._groups)):
-            first = self.first_needed(group, num_blocks)
-            ids = [incoming.get((index, group)) for index in range(first, num_blocks)]
-            known = [
-                nodes[first + offset].block_ids[group] if block_id is None else block_id for offset, block_id in enumerate(ids)
-            ]
-            tables.append(BlockTable([NO_BLOCK] * first + known, first))
+            first = self._first_needed(group, num_tokens)
+            ids = [NO_BLOCK] * first
+            for index in range(first, -(-num_tokens // self._block_size)):
+                block_id = incoming.get((index, group))
+                ids.append(nodes[index].block_ids[group] if block_id is None else block_id)
+            tables.append(BlockTable(ids, first))
         cache = SequenceCache(namespace, 0, tuple(tables), registers=True)
-        cache.num_computed_tokens = cache.num_writable_tokens = num_blocks * self._block_size
+        cache.num_computed_tokens = cache.num_writable_tokens = num_tokens
         return cache
 
     def _arrived(self, restore: Restore, index: int) -> bool:

@@ -132,15 +132,14 @@ class DiskTier:
         """
         if not self._counts.is_on or not len(self._index):
             return None
-        names, places = self._plan(sequence, match)
-        num_blocks = len(names)
-        num_tokens = num_blocks * self._kv.block_size - match.num_tokens
+        names, num_whole_tokens, places = self._plan(sequence, match)
+        num_tokens = num_whole_tokens - match.num_tokens
         if num_tokens <= 0:
             return None
         if not self.costs.prefers_reading(len(places) + self._io.num_queued_reads, num_tokens):
             self._counts.num_unwanted_reads += 1
             return None
-        token_ids = sequence.token_ids[: num_blocks * self._kv.block_size]
+        token_ids = sequence.token_ids[:num_whole_tokens]
         jobs = {place: self._read_job(place, names[place[0]], token_ids) for place in places}
         restore = self._kv.restorer.begin(token_ids, sequence.namespace, match.nodes, places)
         if restore is None:
@@ -161,26 +160,23 @@ class DiskTier:
         self._index.touch((key, group))
         return ReadJob(slot, key, group, own)
 
-    def _plan(self, sequence: Sequence, match: PrefixMatch) -> tuple[list[bytes], list[Place]]:
-        """Returns the keys of the longest prefix that memory and disk have together, and what of it is to be read."""
+    def _plan(self, sequence: Sequence, match: PrefixMatch) -> tuple[list[bytes], int, list[Place]]:
+        """Returns the keys of the prefix's blocks, how many tokens of it memory and disk have together, and what is to be read."""
         size = self._kv.block_size
-        limit = (sequence.num_tokens - 1) // size
-        blocks = [tuple(sequence.token_ids[index * size : (index + 1) * size]) for index in range(limit)]
+        blocks = [tuple(sequence.token_ids[end - size : end]) for end in range(size, sequence.num_tokens, size)]
         names: list[bytes] = []
         key = root_key(sequence.namespace)
         for index, own in enumerate(blocks):
             key = next_key(key, own)
-            names.append(key)
             if index >= len(match.nodes) and not self._has_full_groups(key, own):
                 break
-        num_blocks = len(names)
-        while num_blocks:
-            places = self._kv.restorer.missing(match.nodes, num_blocks)
-            absent = [index for index, group in places if self._index.find((names[index], group), blocks[index]) is None]
-            if not absent:
-                return names[:num_blocks], places
-            num_blocks = max(absent)  # ends before the last block that is nowhere
-        return [], []
+            names.append(key)
+
+        def is_on_disk(place: Place) -> bool:
+            index, group = place
+            return self._index.find((names[index], group), blocks[index]) is not None
+
+        return names, *self._kv.restorer.longest(match.nodes, len(names) * size, is_on_disk)
 
     def _has_full_groups(self, key: bytes, own: tuple[int, ...]) -> bool:
         return all(

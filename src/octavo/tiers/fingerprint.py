@@ -38,11 +38,6 @@ class Fingerprint:
         """32 bytes for all fields together."""
         return sha256(json.dumps(self.fields, sort_keys=True).encode()).digest()
 
-    def first_difference(self, saved: Mapping[str, str]) -> str | None:
-        """Returns the name of the first field that another one's fields do not equal; None when all do."""
-        names = [*self.fields, *(name for name in saved if name not in self.fields)]
-        return next((name for name in names if self.fields.get(name) != saved.get(name)), None)
-
 
 def take_fingerprint(
     *,

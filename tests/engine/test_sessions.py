@@ -1,0 +1,218 @@
+"""Saved conversations: whole, exact, and refused by name where they do not fit."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import octavo
+from engine.tiny_engine import answer, bits, full_attention
+from octavo.errors import SnapshotError
+from octavo.llm import LLM
+from octavo.sampling_params import SamplingParams
+from octavo.tiers.fingerprint import Fingerprint
+from octavo.tiers.session_file import SessionFile
+
+PARAMS = SamplingParams(max_tokens=5, temperature=0.0, logprobs=2, ignore_eos=True)
+TOKENS = [random.Random(3).randrange(1, 256) for _ in range(8 * 16 + 5)]
+
+
+def llm_on(engine):
+    """Returns an `LLM` over an engine that exists."""
+    llm = LLM.__new__(LLM)
+    llm.engine = engine
+    return llm
+
+
+@pytest.fixture
+def saved(models, tmp_path):
+    """A session's path."""
+    llm_on(models.engine()).save_session(tmp_path / "s", TOKENS)
+    return tmp_path / "s"
+
+
+def test_a_loaded_session_serves_all_its_tokens(models, tmp_path):
+    before = models.engine()
+    info = llm_on(before).save_session(tmp_path / "s", TOKENS)
+    assert (info.num_tokens, info.token_ids) == (len(TOKENS), TOKENS)
+    assert info.num_bytes == (tmp_path / "s").stat().st_size
+    before.check_invariants()
+    assert before.stats().memory.num_used_blocks == 0
+    after = models.engine()
+    loaded = llm_on(after).load_session(tmp_path / "s")
+    after.check_invariants()
+    assert (loaded.num_tokens, loaded.token_ids, loaded.num_bytes) == (len(TOKENS), TOKENS, info.num_bytes)
+    longer = [*TOKENS, 9, 8]
+    output = answer(after, [longer], PARAMS)[0]
+    assert output.num_prefix_hit_tokens == len(TOKENS)
+    assert bits(output) == bits(answer(models.engine(enable_prefix_caching=False), [longer], PARAMS)[0])
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+def test_every_kv_format_comes_back(models, tmp_path, kv_dtype):
+    llm_on(models.engine(kv_dtype=kv_dtype)).save_session(tmp_path / "s", TOKENS)
+    after = models.engine(kv_dtype=kv_dtype)
+    llm_on(after).load_session(tmp_path / "s")
+    expected = answer(models.engine(kv_dtype=kv_dtype, enable_prefix_caching=False), [TOKENS], PARAMS)[0]
+    assert bits(answer(after, [TOKENS], PARAMS)[0]) == bits(expected)
+
+
+def test_loading_twice_changes_nothing(models, saved):
+    engine = models.engine()
+    for _ in range(2):
+        assert llm_on(engine).load_session(saved).num_tokens == len(TOKENS)
+        engine.check_invariants()
+    assert engine.stats().memory.num_used_blocks == 0
+
+
+def test_a_pool_too_small_takes_the_beginning(models, tmp_path):
+    spec = full_attention()
+    llm_on(models.engine(spec=spec)).save_session(tmp_path / "s", TOKENS)
+    small = models.engine(spec=spec, kv_memory="5 blocks")
+    assert llm_on(small).load_session(tmp_path / "s").num_tokens == 5 * 16
+    small.check_invariants()
+
+
+def test_a_conversation_that_is_not_kept_is_not_saved(models, tmp_path):
+    with pytest.raises(SnapshotError, match="only 0 of the conversation's"):
+        llm_on(models.engine(enable_prefix_caching=False)).save_session(tmp_path / "s", TOKENS)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- what does not fit
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("kv_dtype", {"kv_dtype": "bf16"}),
+        ("layout", {"block_size": 32}),
+        ("weights", {"weights_seed": 4}),
+        ("weight_format", {"dtype": "bf16"}),
+        ("config", {"spec": full_attention()}),
+    ],
+)
+def test_what_differs_is_named(models, saved, field, change):
+    with pytest.raises(SnapshotError, match=f" {field}="):
+        llm_on(models.engine(**change)).load_session(saved)
+
+
+def test_another_salt_is_refused(models, tmp_path):
+    llm_on(models.engine()).save_session(tmp_path / "s", {"prompt_token_ids": TOKENS, "cache_salt": "one"})
+    for salt in (None, "two"):
+        with pytest.raises(SnapshotError, match="namespace"):
+            llm_on(models.engine()).load_session(tmp_path / "s", cache_salt=salt)
+    engine = models.engine()
+    llm_on(engine).load_session(tmp_path / "s", cache_salt="one")
+    assert answer(engine, [TOKENS], PARAMS)[0].num_prefix_hit_tokens == 0
+    assert answer(engine, [TOKENS], PARAMS, cache_salt="one")[0].num_prefix_hit_tokens == len(TOKENS) - 1
+
+
+def test_another_format_version_is_named(models, saved):
+    data = bytearray(saved.read_bytes())
+    data[8] = 2
+    saved.write_bytes(data)
+    with pytest.raises(SnapshotError, match="format_version 2; this engine reads 1"):
+        llm_on(models.engine()).load_session(saved)
+
+
+@pytest.mark.parametrize("name", ["missing", "link"])
+def test_what_is_no_file_is_refused(models, saved, name):
+    (saved.parent / "link").symlink_to(saved)
+    with pytest.raises(SnapshotError, match="cannot be opened"):
+        llm_on(models.engine()).load_session(saved.parent / name)
+
+
+# ---- damage
+
+
+def served_tokens(models, path, spec):
+    engine = models.engine(spec=spec)
+    try:
+        num_tokens = llm_on(engine).load_session(path).num_tokens
+    except SnapshotError:
+        num_tokens = 0
+    engine.check_invariants()
+    assert engine.stats().memory.num_used_blocks == 0
+    output = answer(engine, [TOKENS], PARAMS)[0]
+    assert output.num_prefix_hit_tokens == min(num_tokens, len(TOKENS) - 1)
+    return num_tokens, bits(output)
+
+
+def test_a_flipped_bit_costs_what_depends_on_its_block(models, tmp_path):
+    spec = full_attention()
+    path = tmp_path / "s"
+    llm_on(models.engine(spec=spec)).save_session(path, TOKENS)
+    whole = path.read_bytes()
+    record = 4096 + 12288
+    data_offset = len(whole) - 9 * record
+    expected = bits(answer(models.engine(spec=spec, enable_prefix_caching=False), [TOKENS], PARAMS)[0])
+    source = random.Random(2)
+    for place in [source.randrange(data_offset), *(data_offset + index * record + source.randrange(record) for index in range(9))]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << source.randrange(8)]) + whole[place + 1 :])
+        num_tokens, output = served_tokens(models, path, spec)
+        is_padding = place < data_offset and whole[place] == 0
+        assert num_tokens == max(0, (place - data_offset) // record) * 16 or is_padding
+        assert output == expected
+
+
+def test_a_file_cut_anywhere_serves_what_is_left(models, tmp_path):
+    spec = full_attention()
+    path = tmp_path / "s"
+    llm_on(models.engine(spec=spec)).save_session(path, TOKENS)
+    whole = path.read_bytes()
+    record = 4096 + 12288
+    data_offset = len(whole) - 9 * record
+    for length in range(0, len(whole), record // 2):
+        path.write_bytes(whole[:length])
+        num_tokens, _ = served_tokens(models, path, spec)
+        assert num_tokens == max(0, (length - data_offset) // record) * 16, f"{length} bytes"
+
+
+def test_a_failed_save_leaves_the_old_file(models, saved, monkeypatch):
+    old = saved.read_bytes()
+
+    def no_space(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(SnapshotError, match="No space left on device"):
+        llm_on(models.engine()).save_session(saved, TOKENS)
+    assert saved.read_bytes() == old and list(saved.parent.iterdir()) == [saved]
+
+
+SAVER = """
+import sys, itertools
+from pathlib import Path
+from octavo.tiers.fingerprint import Fingerprint
+from octavo.tiers.session_file import write_session
+for number in itertools.count():
+    blocks = {(index, 0): memoryview(bytes([number % 256]) * 4096) for index in range(20)}
+    path, fingerprint = Path(sys.argv[1]), Fingerprint({"a": "b"})
+    write_session(path, fingerprint, namespace="()", token_ids=[number] * 320, block_size=16, blocks=blocks)
+    print(number, flush=True)
+"""
+
+
+def test_killed_while_saving_leaves_a_whole_session(tmp_path):
+    source = random.Random(5)
+    environment = os.environ | {"PYTHONPATH": str(Path(octavo.__file__).parents[1])}
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", SAVER, tmp_path / "s"], stdout=subprocess.PIPE, text=True, env=environment
+        ) as saver:
+            last = [int(saver.stdout.readline()) for _ in range(source.randint(1, 3))][-1]
+            time.sleep(source.random() * 0.02)
+            saver.send_signal(signal.SIGKILL)
+        file = SessionFile(tmp_path / "s", Fingerprint({"a": "b"}))
+        number = file.description.token_ids[0]
+        assert number >= last
+        into = bytearray(4096)
+        for index in range(20):
+            assert file.read((index, 0), memoryview(into)) and into[0] == number % 256
+        file.close()
