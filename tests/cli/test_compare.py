@@ -14,7 +14,7 @@ from octavo.comparison.record import Comparison, Difference, Moment, RequestTime
 
 
 def make_run(name: str, num_running: int) -> Run:
-    requests = (RequestTimes(0.5, 1.0, 2.0, 10, 5),)
+    requests = (RequestTimes(0.0, 0.5, 1.0, 2.0, 10, 5),)
     moments = (Moment(0.0, num_running, 1, Slots(0.5, 0.2, 0.2, 0.1)),)
     return Run(name, "as it is", make_figures(requests, moments, 2.0), requests, moments, {"preemptions": 3})
 

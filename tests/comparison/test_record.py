@@ -5,9 +5,9 @@ import pytest
 from octavo.comparison.record import MAX_MOMENTS, Moment, RequestTimes, Slots, make_figures, make_spread, thin_moments
 
 REQUESTS = (
-    RequestTimes(started=0.0, first_token=1.0, finished=5.0, num_prompt_tokens=7, num_answer_tokens=5),
-    RequestTimes(started=2.0, first_token=4.0, finished=10.0, num_prompt_tokens=7, num_answer_tokens=3),
-    RequestTimes(started=None, first_token=None, finished=None, num_prompt_tokens=7, num_answer_tokens=0),  # failed
+    RequestTimes(arrived=0.0, started=0.0, first_token=1.0, finished=5.0, num_prompt_tokens=7, num_answer_tokens=5),
+    RequestTimes(arrived=1.0, started=2.0, first_token=4.0, finished=10.0, num_prompt_tokens=7, num_answer_tokens=3),
+    RequestTimes(arrived=0.0, started=None, first_token=None, finished=None, num_prompt_tokens=7, num_answer_tokens=0),  # failed
 )
 MOMENTS = (
     Moment(0.0, 1, 2, Slots(0.2, 0.1, 0.3, 0.4)),
@@ -20,8 +20,8 @@ def test_figures() -> None:
     figures = make_figures(REQUESTS, MOMENTS, 10.0)
     assert figures.peak_running == 2
     assert figures.mean_running == pytest.approx((1 * 2 + 2 * 4 + 1 * 4) / 10)
-    assert figures.queue.mean_ms == 1000.0
-    assert (figures.ttft.mean_ms, figures.ttft.p50_ms, figures.ttft.p99_ms) == (2500.0, 1000.0, 4000.0)
+    assert figures.queue.mean_ms == 500.0
+    assert (figures.ttft.mean_ms, figures.ttft.p50_ms, figures.ttft.p99_ms) == (2000.0, 1000.0, 3000.0)
     assert figures.gap.mean_ms == pytest.approx(1e3 * (4 / 4 + 6 / 2) / 2)
     assert figures.answer_tokens_per_s == pytest.approx(0.8)
     assert figures.slots == Slots(0.5, 0.1, 0.1, 0.3)

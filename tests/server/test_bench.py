@@ -57,7 +57,11 @@ def test_workloads(tmp_path) -> None:
 
 
 def test_summary_counts_errors_and_goodput() -> None:
-    answers = [Answer(0.0, [0.1, 0.2], 0.3, 2), Answer(0.0, [2.0, 2.5], 3.0, 2), Answer(0.0, [], 0.1, 0, "cut off")]
+    answers = [
+        Answer(0, 0.0, "ab", [0.1, 0.2], 0.3, 2),
+        Answer(1, 0.0, "ab", [2.0, 2.5], 3.0, 2),
+        Answer(2, 0.0, "", [], 0.1, 0, "cut off"),
+    ]
     summary = summarise(answers, 2.0, goodput_ttft_ms=1000)
     assert (summary["tokens_per_s"], summary["requests_per_s"], summary["goodput_requests_per_s"]) == (2.0, 1.0, 0.5)
     assert summary["errors"] == {"cut off": 1} and summary["ttft_ms"]["p99"] == 2000.0

@@ -18,11 +18,13 @@ from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.errors import OctavoError
 
 if TYPE_CHECKING:
+    from octavo.comparison.conversations import Conversation
     from octavo.comparison.record import Comparison
 
 POSITIVE = click.IntRange(min=1)
 PAGE = click.Path(path_type=Path, dir_okay=False)
 NUM_SERVERS = 2
+ENGINE_OPTIONS = ("kv_memory", "max_model_len", "num_threads")
 
 
 @click.command("compare")
@@ -32,29 +34,56 @@ NUM_SERVERS = 2
 @click.option("--max-model-len", default=2048, show_default=True, type=POSITIVE, help="Most tokens of one sequence.")
 @click.option("--num-threads", type=POSITIVE, help="Threads that compute; every processor this process may use if not given.")
 @click.option("--seed", default=0, show_default=True, help="Draws the lengths of the answers.")
+@click.option("--url", "urls", multiple=True, metavar="URL", help="Compare two servers instead: give it twice.")
+@click.option("--concurrency", type=POSITIVE, help="With --url: requests at a time; all at once if not given.")
+@click.option("--api-key", default="none", help="With --url: key to send.")
 @click.option("--html", default="octavo-compare.html", show_default=True, type=PAGE, help="File that the page is written to.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(model: str | None, conversations: int, seed: int, html: Path, as_json: bool, **options: Any) -> None:
+def command(
+    model: str | None,
+    conversations: int,
+    seed: int,
+    urls: tuple[str, ...],
+    html: Path,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Answer the same conversations with and without paging, and show what it buys: a table, and a page with charts.
 
     Every run has the same model, the same bytes and the same requests. Only the memory differs: contiguous runs reserved for the
     longest sequence, or for the next power of two; blocks; blocks with equal beginnings stored once.
+
+    With --url twice, two running servers are compared in the same way, whatever they are; MODEL is then a name that both know.
     """
-    comparison = _compare_memories(model or DEFAULT_MODEL, conversations, seed, options)
+    made = make_conversations(conversations, seed)
+    comparison = _compare_servers(urls, model, made, options) if urls else _compare_memories(model, made, options)
     _show(comparison, html, as_json=as_json)
-    if not comparison.is_exact:
+    if not urls and not comparison.is_exact:
         raise OctavoError("the answers came out differently")
 
 
-def _compare_memories(model: str, num_conversations: int, seed: int, options: dict[str, Any]) -> "Comparison":
+def _compare_servers(
+    urls: tuple[str, ...], model: str | None, conversations: "list[Conversation]", options: dict[str, Any]
+) -> "Comparison":
+    from octavo.cli.compare_servers import compare_servers, make_loads
+
+    if len(urls) != NUM_SERVERS:
+        raise click.UsageError(f"--url is given {len(urls)} times; two servers are compared", click.get_current_context())
+    loads = make_loads(urls, model, options["api_key"], conversations)
+    concurrency = options["concurrency"] or len(conversations)
+    with _bars(len(conversations)) as note:
+        return compare_servers(loads, conversations, concurrency, _typed(), note)
+
+
+def _compare_memories(model: str | None, conversations: "list[Conversation]", options: dict[str, Any]) -> "Comparison":
     from octavo.comparison.measuring import compare_memories
     from octavo.engine.loading import load_parts
 
-    config = EngineConfig(model=model, **options)
+    config = EngineConfig(model=model or DEFAULT_MODEL, **{name: options[name] for name in ENGINE_OPTIONS})
     with working("fetching and loading the model"):
         parts = load_parts(config)
-    with _bars(num_conversations) as note:
-        return compare_memories(parts, config, make_conversations(num_conversations, seed), _typed(), note)
+    with _bars(len(conversations)) as note:
+        return compare_memories(parts, config, conversations, _typed(), note)
 
 
 @contextmanager

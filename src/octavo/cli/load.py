@@ -29,13 +29,17 @@ class Answer:
     """What one request got.
 
     Attributes:
+        number: of the request, in the load's order.
         sent: when it was sent, in seconds; the others are relative to it.
+        text: all of it.
         chunk_seconds: when each chunk with text came.
         num_tokens: completion tokens, as the server counts them.
         error: what went wrong; empty: nothing.
     """
 
+    number: int
     sent: float
+    text: str = ""
     chunk_seconds: list[float] = field(default_factory=list)
     seconds: float = 0.0
     num_tokens: int = 0
@@ -95,12 +99,12 @@ async def run_load(load: Load, concurrency: int, on_answer: Callable[[], None]) 
     """
     import httpx
 
-    waiting = iter(load.requests)
+    waiting = enumerate(load.requests)
     answers: list[Answer] = []
 
     async def work(client: httpx.AsyncClient) -> None:
-        for body in waiting:
-            answers.append(await _ask(client, load, body))
+        for number, body in waiting:
+            answers.append(await _ask(client, load, number, body))
             on_answer()
 
     limits = httpx.Limits(max_connections=None)
@@ -110,11 +114,11 @@ async def run_load(load: Load, concurrency: int, on_answer: Callable[[], None]) 
     return answers
 
 
-async def _ask(client: Any, load: Load, body: dict[str, Any]) -> Answer:
+async def _ask(client: Any, load: Load, number: int, body: dict[str, Any]) -> Answer:
     import httpx
 
     options = {"model": load.model, "stream": True, "stream_options": {"include_usage": True}}
-    answer = Answer(time.perf_counter())
+    answer = Answer(number, time.perf_counter())
     try:
         async with client.stream("POST", "/v1/chat/completions", json={**body, **options}) as response:
             if response.status_code != 200:
@@ -140,7 +144,9 @@ async def _read_stream(response: Any, answer: Answer) -> None:
             return
         for choice in chunk["choices"]:
             finish_reason = choice.get("finish_reason") or finish_reason
-            if choice["delta"].get("content"):
+            text = choice["delta"].get("content")
+            if text:
+                answer.text += text
                 answer.chunk_seconds.append(time.perf_counter() - answer.sent)
         if chunk.get("usage"):
             answer.num_tokens = chunk["usage"]["completion_tokens"]

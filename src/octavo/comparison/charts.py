@@ -42,7 +42,11 @@ def _draw_lane(drawing: Drawing, scale: Scale, request: RequestTimes, y: float, 
     end = scale.largest if request.finished is None else request.finished
     first_token = end if request.first_token is None else request.first_token
     started = first_token if request.started is None else request.started
-    for begin, stop, kind in ((0.0, started, "waiting"), (started, first_token, "reading"), (first_token, end, "answering")):
+    for begin, stop, kind in (
+        (request.arrived, started, "waiting"),
+        (started, first_token, "reading"),
+        (first_token, end, "answering"),
+    ):
         drawing.rect(scale(begin), y, scale(stop) - scale(begin), height, kind)
 
 
@@ -62,7 +66,7 @@ def draw_running(runs: Sequence[Run]) -> str:
 def _steps(moments: Sequence[Moment], seconds: float, across: Scale, up: Scale) -> list[tuple[float, float]]:
     points: list[tuple[float, float]] = []
     ends = [moment.time_s for moment in moments[1:]] + [seconds]
-    for moment, end in zip(moments, ends, strict=True):
+    for moment, end in zip(moments, ends, strict=False):
         points += [(across(moment.time_s), up(moment.num_running)), (across(end), up(moment.num_running))]
     return [*points, (across(seconds), up(0))]
 

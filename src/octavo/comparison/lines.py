@@ -40,7 +40,7 @@ def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
         "KV slots when fullest: free": lambda run: _share(run.figures, "free"),
         "prompt tokens found in the prefix cache": lambda run: _count(run, "prompt_tokens_found_in_cache"),
         "preemptions": lambda run: _count(run, "preemptions"),
-        "answers that failed": lambda run: str(run.num_failed) if run.num_failed else "–",
+        "answers that failed": lambda run: ", ".join(f"{count} × {why}" for why, count in run.errors.items()) or "–",
     }
     rows = [(name, [cell(run) for run in comparison.runs]) for name, cell in cells.items()]
     return [(name, values) for name, values in rows if set(values) != {"–"}]

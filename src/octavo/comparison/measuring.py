@@ -197,9 +197,12 @@ class Measurement:
 
 def _times(output: RequestOutput, began: float) -> RequestTimes:
     metrics = output.metrics
-    when = (metrics.first_scheduled_time, metrics.first_token_time, metrics.finished_time)
-    first_step, first_token, finished = (None if moment is None else moment - began for moment in when)
-    return RequestTimes(first_step, first_token, finished, len(output.prompt_token_ids), len(output.outputs[0].token_ids))
+    when = (metrics.arrival_time, metrics.first_scheduled_time, metrics.first_token_time, metrics.finished_time)
+    return RequestTimes(
+        *(None if moment is None else moment - began for moment in when),
+        len(output.prompt_token_ids),
+        len(output.outputs[0].token_ids),
+    )
 
 
 def _difference(index: int, questions: Sequence[Question], runs: Sequence[Run], answers: Sequence[Sequence[Answer]]) -> Difference:

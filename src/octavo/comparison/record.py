@@ -7,7 +7,7 @@ Times are seconds from the beginning of a run, unless a name says otherwise.
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any
 
@@ -20,10 +20,12 @@ class RequestTimes:
     """One conversation's way through a run.
 
     Attributes:
+        arrived: when it was asked for.
         started: when its first step ended waiting; None where that cannot be seen from outside.
         first_token, finished: None if the answer failed.
     """
 
+    arrived: float
     started: float | None
     first_token: float | None
     finished: float | None
@@ -96,7 +98,7 @@ class Run:
         name: short, for charts.
         description: what was different in this run.
         counters: further figures by name.
-        num_failed: answers that did not come.
+        errors: why answers did not come, and how many.
     """
 
     name: str
@@ -105,7 +107,7 @@ class Run:
     requests: tuple[RequestTimes, ...]
     moments: tuple[Moment, ...]
     counters: dict[str, int]
-    num_failed: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def make_figures(requests: Sequence[RequestTimes], moments: Sequence[Moment], se
         seconds: how long the run took.
     """
     done = [request for request in requests if request.finished is not None and request.first_token is not None]
-    gaps = [(r.finished - r.first_token) / (r.num_answer_tokens - 1) for r in done if r.num_answer_tokens > 1]  # type: ignore[operator]
+    gaps = [(r.finished - r.first_token) / (r.num_answer_tokens - 1) for r in done if r.num_answer_tokens > 1]
     ends = [moment.time_s for moment in moments[1:]] + [seconds]
     running_s = sum(moment.num_running * (end - moment.time_s) for moment, end in zip(moments, ends, strict=False))
     slots = [moment.slots for moment in moments if moment.slots is not None]
@@ -174,8 +176,8 @@ def make_figures(requests: Sequence[RequestTimes], moments: Sequence[Moment], se
         seconds=seconds,
         peak_running=max((moment.num_running for moment in moments), default=0),
         mean_running=running_s / seconds,
-        queue=make_spread([request.started for request in requests if request.started is not None]),
-        ttft=make_spread([request.first_token for request in done if request.first_token is not None]),
+        queue=make_spread([request.started - request.arrived for request in requests if request.started is not None]),
+        ttft=make_spread([request.first_token - request.arrived for request in done]),
         gap=make_spread(gaps),
         answer_tokens_per_s=sum(request.num_answer_tokens for request in done) / seconds,
         slots=max(slots, key=lambda used: used.tokens, default=None),
