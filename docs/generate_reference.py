@@ -10,9 +10,12 @@ import typing
 from collections.abc import Iterable
 from pathlib import Path
 
+from http_reference import http_page
+
 from octavo.cli.options import field_descriptions
 from octavo.config import EngineConfig
 from octavo.sampling_params import SamplingParams
+from octavo.server.app import make_api
 from octavo.server.config import ServerConfig
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -82,6 +85,7 @@ def main() -> int:
         "settings.md": settings_page(SETTINGS_INTRO, EngineConfig),
         "sampling.md": sampling_page(),
         "server.md": settings_page(SERVER_INTRO, ServerConfig),
+        "http.md": http_page(make_api().openapi(), field_descriptions(SamplingParams)),
     }
     stale = [name for name, text in pages.items() if current_text(name) != text]
     if "--check" in sys.argv[1:]:

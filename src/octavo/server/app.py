@@ -22,6 +22,7 @@ from octavo.server.gate import Gate
 from octavo.server.grammars import GrammarStore
 from octavo.server.keys import read_keys
 from octavo.server.metrics import ServerMetrics
+from octavo.server.openapi import Api
 from octavo.server.response_store import ResponseStore
 from octavo.server.routes import chat, completions, embeddings, health, inspection, messages, models, responses, tokens
 from octavo.server.served_model import describe_model
@@ -72,17 +73,23 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     context = ServerContext(
         config, model, thread, metrics, events, read_keys(config.api_key, config.api_keys), grammars, ResponseStore()
     )
-    app = FastAPI(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
+    app = make_api()
     app.state.context = context
     app.state.engine = engine
-    install_handlers(app)
-    for routes in (chat, completions, messages, responses, embeddings, models, tokens, health, inspection):
-        app.include_router(routes.router)
     app.add_middleware(Gate, context=context, access_log=AccessLog(as_json=config.log_json))
     if config.allowed_origins:  # outside the gate: a browser asks what is allowed without sending the key
         app.add_middleware(
             CORSMiddleware, allow_origins=config.allowed_origins, allow_methods=["GET", "POST", "DELETE"], allow_headers=["*"]
         )
+    return app
+
+
+def make_api() -> FastAPI:
+    """Returns the routes alone, without an engine: enough for the OpenAPI document."""
+    app = Api(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
+    install_handlers(app)
+    for routes in (chat, completions, messages, responses, embeddings, models, tokens, health, inspection):
+        app.include_router(routes.router)
     return app
 
 
