@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         OctavoError,
         RequestError,
         SnapshotError,
+        StallError,
         UnsupportedModelError,
     )
     from octavo.llm import LLM
@@ -42,6 +43,7 @@ _HOMES = {
     "ConfigError": "octavo.errors",
     "RequestError": "octavo.errors",
     "SnapshotError": "octavo.errors",
+    "StallError": "octavo.errors",
     "UnsupportedModelError": "octavo.errors",
 }
 
@@ -60,6 +62,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "SnapshotError",
+    "StallError",
     "UnsupportedModelError",
     "__version__",
 ]

@@ -61,5 +61,17 @@ class CapacityError(OctavoError):
         self.may_fit_later = may_fit_later
 
 
+class StallError(OctavoError):
+    """Requests were in the engine and it could run none of them.
+
+    Args:
+        request_id: the request that was given up so that others may get on; None when it is not known.
+    """
+
+    def __init__(self, message: str, *, request_id: str | None, hint: str | None = None):
+        super().__init__(message, hint=hint)
+        self.request_id = request_id
+
+
 class SnapshotError(OctavoError):
     """A saved session does not match this model, or its file is damaged."""

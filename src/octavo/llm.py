@@ -17,6 +17,7 @@ from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.engine.loading import load_engine
 from octavo.engine.request import namespace_of
 from octavo.engine.sessions import SessionInfo
+from octavo.engine.stall_watch import StallWatch
 from octavo.engine.stats import EngineStats
 from octavo.errors import RequestError
 from octavo.models.conversation import render_conversation
@@ -45,6 +46,7 @@ class LLM:
         self.config = EngineConfig.from_settings({"model": model, **settings})
         self.engine = load_engine(self.config)
         self.tokenizer = self.engine.tokenizer
+        self._stalls = StallWatch(self.engine)
         self._closing = finalize(self, self.engine.close)  # when nobody has this object any more, or the interpreter ends
 
     def close(self) -> None:
@@ -149,7 +151,7 @@ class LLM:
                 elif answer.finish_reason is not None:
                     return
                 else:
-                    self.engine.step()
+                    self._step()
         finally:
             self.engine.discard(request_id)
 
@@ -214,10 +216,16 @@ class LLM:
     def _finish_all(self, request_ids: list[str], on_progress: Callable[[int, int], None] | None) -> None:
         num_unfinished = len(request_ids)
         while num_unfinished > 0:
-            self.engine.step()
+            self._step()
             num_unfinished = sum(self.engine.is_in_flight(request_id) for request_id in request_ids)
             if on_progress is not None:
                 on_progress(len(request_ids) - num_unfinished, len(request_ids))
+
+    def _step(self) -> None:
+        self.engine.step()
+        stall = self._stalls.check()
+        if stall is not None:
+            raise stall
 
     def _params_for(
         self, num_prompts: int, sampling_params: SamplingParams | Sequence[SamplingParams] | None

@@ -172,8 +172,8 @@ def test_a_pool_shrinks_around_running_sequences(models):
     expected = answer(models.engine(spec=full_attention()), [list(range(1, 60))], params)[0].outputs[0].token_ids
     request_id = engine.add_request(list(range(1, 60)), params)
     engine.step()
-    used = engine.stats().memory.num_used_blocks
-    assert engine.resize_kv_pool(1) == used > 1
+    assert engine.stats().memory.num_used_blocks == 4
+    assert engine.resize_kv_pool(1) == 6  # it will have 89 tokens
     engine.check_invariants()
     engine.resize_kv_pool(8)
     run(engine)

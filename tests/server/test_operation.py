@@ -92,10 +92,9 @@ def test_dying_engine_ends_a_stream_with_an_error() -> None:
         assert rest[-2] == "data: [DONE]"
 
 
-def test_stalled_engine_is_alive_but_not_ready(monkeypatch) -> None:
-    monkeypatch.setattr("octavo.server.routes.health.STALL_SECONDS", 0.2)
+def test_stalled_engine_is_alive_but_not_ready() -> None:
     engine = make_engine(step_seconds=3.0)
-    with running_server(engine) as server:
+    with running_server(engine, stall_timeout=1) as server:
         assert server.http.get("/ready").status_code == 200
         with server.http.stream("POST", "/v1/completions", json={"prompt": "a", "max_tokens": 1, "stream": True}) as response:
             while (refused := server.http.get("/ready")).status_code == 200:

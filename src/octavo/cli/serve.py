@@ -3,6 +3,7 @@
 Owns: the order of start-up. Must not know: HTTP.
 """
 
+import logging
 from typing import Any
 
 import click
@@ -10,6 +11,8 @@ import click
 from octavo.cli.options import given_settings, settings_options, with_options
 from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.server.config import ServerConfig
+
+logger = logging.getLogger("octavo.server")
 
 
 @with_options(*settings_options(ServerConfig), *settings_options(EngineConfig, skip=["model"]))
@@ -27,4 +30,8 @@ def command(model: str, **options: Any) -> None:
     from octavo.server.http_server import serve, set_up_logging
 
     set_up_logging(config)
-    serve(create_app(load_engine(engine_config), config), config)
+    engine = load_engine(engine_config)
+    if engine.guard is not None:
+        for line in engine.guard.budget.lines():
+            logger.info("memory: %s", line)
+    serve(create_app(engine, config), config)

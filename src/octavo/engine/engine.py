@@ -20,8 +20,11 @@ import numpy as np
 from octavo.engine.block_map import BlockMap, describe_blocks
 from octavo.engine.explanation import ExplanationLog, RequestExplanation, explain
 from octavo.engine.grammar import CompiledGrammar, GrammarCompiler
+from octavo.engine.memory_guard import MemoryGuard
+from octavo.engine.pool_control import PoolControl
 from octavo.engine.request import Choice, Request, describe_logprobs, new_request
 from octavo.engine.sessions import Sessions
+from octavo.engine.state_dump import StateDump, dump_state
 from octavo.engine.stats import EngineStats, StatsCollector
 from octavo.engine.validation import RequestChecker, check_order_and_salt
 from octavo.errors import RequestError
@@ -63,6 +66,7 @@ class Engine:
         seed: int | None = None,
         sessions: Sessions | None = None,
         tier: DiskTier | None = None,
+        guard: MemoryGuard | None = None,
     ):
         self.model_name = model_name
         self.tokenizer = tokenizer
@@ -73,6 +77,7 @@ class Engine:
         self._checker = checker
         self.sessions = sessions
         self._tier = tier
+        self.guard = guard
         self._requests: dict[str, Request] = {}
         self._choices: dict[int, Choice] = {}  # by sequence id, running or waiting
         self._samplings: dict[int, SamplingRequest] = {}  # the same
@@ -221,6 +226,8 @@ class Engine:
 
     def step(self) -> list[OutputDelta]:
         """Computes one step and returns what it added to the answers."""
+        if self.guard is not None:
+            self.guard.tend()
         started = time.perf_counter()
         batch = self._schedule()
         if not batch.entries:
@@ -244,7 +251,11 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Returns the counters and gauges of this moment."""
-        return self._stats.snapshot(self._scheduler, self._runner, self._tier)
+        return self._stats.snapshot(self._scheduler, self._runner, self._tier, self.guard)
+
+    def dump(self) -> StateDump:
+        """Returns everything that is in the engine, for somebody who wants to know why nothing runs."""
+        return dump_state(self._scheduler, self._choices)
 
     def explain(self, request_id: str) -> RequestExplanation | None:
         """Returns what happened to a request that is in flight or left lately; None for any other."""
@@ -262,18 +273,8 @@ class Engine:
         return self._scheduler.kv.reset_prefix_cache()
 
     def resize_kv_pool(self, num_blocks: int) -> int:
-        """Changes the number of KV blocks between steps; the pages of retired ones go back to the system.
-
-        Args:
-            num_blocks: the capacity wanted. Blocks that running sequences hold stay; growing ends at the reserved storage.
-
-        Returns:
-            the capacity reached.
-        """
-        kv = self._scheduler.kv
-        reached = kv.resize(min(num_blocks, self._runner.num_reserved_blocks))
-        self._runner.release_blocks(kv.drain_released())
-        return reached
+        """Changes the number of KV blocks between steps; see `PoolControl.resize`."""
+        return PoolControl(self._scheduler, self._runner).resize(num_blocks)
 
     def check_invariants(self) -> None:
         """Raises AssertionError if the books do not balance (for tests)."""

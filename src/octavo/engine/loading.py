@@ -18,6 +18,8 @@ from typing import NamedTuple
 from octavo.config import EngineConfig, parse_bytes
 from octavo.engine.engine import Engine
 from octavo.engine.memory_budget import MemoryBudget, format_bytes, make_budget
+from octavo.engine.memory_guard import MemoryGuard
+from octavo.engine.pool_control import PoolControl
 from octavo.engine.sessions import Sessions
 from octavo.engine.validation import RequestChecker
 from octavo.errors import CapacityError, ConfigError, UnsupportedModelError
@@ -182,6 +184,7 @@ def build_engine(
         seed=config.seed,
         sessions=Sessions(kv, runner.kv_blocks, fingerprint),
         tier=tier,
+        guard=MemoryGuard(PoolControl(scheduler, runner), budget),
     )
 
 

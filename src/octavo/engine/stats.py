@@ -10,6 +10,7 @@ Invariants:
 from collections import Counter
 from dataclasses import dataclass, field
 
+from octavo.engine.memory_guard import GuardStats, MemoryGuard
 from octavo.engine.request import Request
 from octavo.memory.kv_manager import MemoryStats
 from octavo.runner.model_runner import ModelRunner
@@ -34,6 +35,7 @@ class EngineStats:
         weights_bytes, workspace_bytes: memory by kind.
         kv_block_bytes: bytes of one KV block.
         disk: the disk cache's figures; None when there is none.
+        guard: the memory guard's figures; None when there is none.
     """
 
     memory: MemoryStats
@@ -54,6 +56,7 @@ class EngineStats:
     workspace_bytes: int
     kv_block_bytes: int
     disk: TierStats | None = None
+    guard: GuardStats | None = None
 
 
 @dataclass
@@ -88,7 +91,7 @@ class StatsCollector:
             self.num_generated_tokens += len(choice.output.token_ids)
             self.finished[choice.output.finish_reason or "abort"] += 1
 
-    def snapshot(self, scheduler: Scheduler, runner: ModelRunner, tier: DiskTier | None) -> EngineStats:
+    def snapshot(self, scheduler: Scheduler, runner: ModelRunner, tier: DiskTier | None, guard: MemoryGuard | None) -> EngineStats:
         """Returns the figures of this moment."""
         return EngineStats(
             memory=scheduler.kv.stats(),
@@ -109,4 +112,5 @@ class StatsCollector:
             workspace_bytes=runner.workspace_bytes,
             kv_block_bytes=runner.kv_block_bytes,
             disk=None if tier is None else tier.stats(),
+            guard=None if guard is None else guard.stats(),
         )

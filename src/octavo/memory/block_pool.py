@@ -16,7 +16,7 @@ from collections import OrderedDict
 
 
 class BlockPool:
-    """Ids ``0 … num_ids-1``, each operation O(1) except `shrink` and `take_these`.
+    """Ids ``0 … num_ids-1``, each operation O(1) except `shrink`, `decommit` and `take_these`.
 
     Attributes:
         ref_counts: holders of each block.
@@ -30,6 +30,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._retired: set[int] = set()
         self._released: dict[int, None] = {}  # retired since the last drain
+        self._committed: set[int] = set()  # handed out since their pages last went back to the system
         self.grow(num_blocks)
 
     @property
@@ -58,10 +59,21 @@ class BlockPool:
     def num_used(self) -> int:
         return self.capacity - self.num_available
 
+    @property
+    def num_committed(self) -> int:
+        """Blocks that may have pages: those handed out since their pages last went back to the system."""
+        return len(self._committed)
+
+    @property
+    def largest_capacity(self) -> int:
+        """The largest capacity that there was."""
+        return len(self.ref_counts)
+
     def take(self) -> int:
         """Hands out a free block with one holder; there must be one."""
         block_id = self._free.pop()
         self.ref_counts[block_id] = 1
+        self._committed.add(block_id)
         return block_id
 
     def take_these(self, block_ids: range) -> None:
@@ -71,6 +83,7 @@ class BlockPool:
         assert num_before - len(self._free) == len(block_ids), "a block that is not free was asked for"
         for block_id in block_ids:
             self.ref_counts[block_id] = 1
+        self._committed.update(block_ids)
 
     def oldest_cached(self) -> int:
         """Returns the cached block to evict next; there must be one."""
@@ -131,7 +144,19 @@ class BlockPool:
         """Returns the ids retired since the last call and still retired."""
         released = list(self._released)
         self._released.clear()
+        self._committed.difference_update(released)
         return released
+
+    def decommit(self, num_blocks: int) -> list[int]:
+        """Returns up to ``num_blocks`` free blocks that may have pages, longest free first; they count as without from now on.
+
+        Cost: O(free blocks).
+        """
+        chosen = [block_id for block_id in self._free if block_id in self._committed][:num_blocks]
+        self._committed.difference_update(chosen)
+        gone = set(chosen)
+        self._free = chosen + [block_id for block_id in self._free if block_id not in gone]
+        return chosen
 
     def check_invariants(self) -> None:
         """Asserts the module's invariants 1 and 2. Cost: O(num_ids)."""
@@ -144,5 +169,6 @@ class BlockPool:
         assert len(free) + len(cached) + len(used) == self.capacity, (
             f"free {len(free)} + cached {len(cached)} + used {len(used)} != capacity {self.capacity}"
         )
+        assert used | cached <= self._committed, "a block with content counts as without pages"
         unused_content = {block_id for block_id, content in enumerate(self.contents) if content is not None} - used
         assert unused_content == cached, "cached blocks are not exactly the unheld blocks with content"

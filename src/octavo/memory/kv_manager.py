@@ -64,9 +64,19 @@ class KVManager:
         return self._pool.capacity
 
     @property
+    def largest_capacity(self) -> int:
+        """The largest number of blocks that the pool has had."""
+        return self._pool.largest_capacity
+
+    @property
     def num_free_blocks(self) -> int:
         """Blocks that can be handed out now: free ones and cached ones without a holder."""
         return self._pool.num_available
+
+    @property
+    def num_committed_blocks(self) -> int:
+        """Blocks that may have pages."""
+        return self._pool.num_committed
 
     @property
     def caches(self) -> Collection[SequenceCache]:
@@ -101,13 +111,13 @@ class KVManager:
         return num_blocks
 
     def max_tokens_alone(self, max_step_tokens: int) -> int:
-        """Returns the length of the longest sequence that the whole pool can hold; `sys.maxsize` if windows bound every group."""
-        fits, too_long = 0, (self.capacity + 1) * self.block_size
-        if self.blocks_needed(too_long, max_step_tokens) <= self.capacity:
+        """Returns the length of the longest sequence that the largest pool holds; `sys.maxsize` if windows bound every group."""
+        fits, too_long = 0, (self.largest_capacity + 1) * self.block_size
+        if self.blocks_needed(too_long, max_step_tokens) <= self.largest_capacity:
             return sys.maxsize
         while too_long - fits > 1:
             middle = (fits + too_long) // 2
-            if self.blocks_needed(middle, max_step_tokens) <= self.capacity:
+            if self.blocks_needed(middle, max_step_tokens) <= self.largest_capacity:
                 fits = middle
             else:
                 too_long = middle
@@ -134,6 +144,19 @@ class KVManager:
         """
         assert not self._copies.sources(), "block copies are still to be done"
         return self._pool.drain_released()
+
+    def drop_cached(self, num_blocks: int) -> int:
+        """Forgets up to ``num_blocks`` cached blocks, the next to be evicted first; returns how many."""
+        before = self._pool.num_cached
+        target = max(0, before - num_blocks)
+        while self._pool.num_cached > target:
+            self._make_free(self._pool.num_free + 1)
+        return before - self._pool.num_cached
+
+    def decommit(self, num_blocks: int) -> list[int]:
+        """Returns up to ``num_blocks`` free blocks whose pages may go back to the system; call it as `drain_released`."""
+        assert not self._copies.sources(), "block copies are still to be done"
+        return self._pool.decommit(num_blocks)
 
     # ---- the life of a sequence ------------------------------------------------------------------------------------------
 
@@ -274,6 +297,7 @@ class KVManager:
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
             num_used_blocks=self._pool.num_used,
+            num_committed_blocks=self._pool.num_committed,
             num_shared_blocks=slots.num_shared_blocks,
             num_saved_slots=slots.num_saved_slots,
             num_allocated_slots=self._pool.num_used * self.block_size,

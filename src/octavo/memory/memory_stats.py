@@ -15,6 +15,7 @@ class MemoryStats:
 
     Attributes:
         num_blocks: the capacity; equals free + cached + used.
+        num_committed_blocks: blocks that may have pages: handed out since their pages last went back to the system.
         num_shared_blocks: blocks with more than one holder.
         num_saved_slots: computed slots that further holders would need if nothing were shared.
         num_allocated_slots: slots of all used blocks.
@@ -29,6 +30,7 @@ class MemoryStats:
     num_free_blocks: int
     num_cached_blocks: int
     num_used_blocks: int
+    num_committed_blocks: int
     num_shared_blocks: int
     num_saved_slots: int
     num_allocated_slots: int

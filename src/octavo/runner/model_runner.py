@@ -98,13 +98,8 @@ class ModelRunner:
         """The KV storage, uint8 ``[num_blocks, block_bytes]``."""
         return self._storage.blocks
 
-    @property
-    def num_reserved_blocks(self) -> int:
-        """Blocks that the KV storage has addresses for."""
-        return self._storage.num_blocks
-
     def release_blocks(self, block_ids: Iterable[int]) -> None:
-        """Gives the pages of retired blocks back to the system."""
+        """Gives the pages of blocks that hold nothing back to the system."""
         self._storage.release(block_ids)
 
     @property

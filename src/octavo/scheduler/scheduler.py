@@ -17,7 +17,7 @@ Invariants:
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from operator import attrgetter
 
 from octavo.errors import CapacityError
@@ -68,7 +68,9 @@ class Scheduler:
         self._prompt_budget = 0  # of the step that is being scheduled
         self._promised_blocks = 0  # that its running sequences still need for the tokens that they know
         self._batch = ScheduledBatch()
+        self.is_admitting = True  # False: as long as one runs, none is admitted
         self._started: list[Sequence] = []  # got a row since the last step began
+        self._preempted: list[Sequence] = []  # lost their blocks since the last step began
         self._was_denied = False
 
     # ---- coming and going
@@ -89,16 +91,19 @@ class Scheduler:
             )
         step_tokens = self.limits.max_num_batched_tokens
         needed = self.kv.blocks_needed(max_tokens, step_tokens)
-        if needed > self.kv.capacity:
+        if needed > self.kv.largest_capacity:
             fits = self.kv.max_tokens_alone(step_tokens)
             raise CapacityError(
                 f"a prompt of {num_prompt_tokens} tokens and up to {max_tokens - num_prompt_tokens} more need {needed} KV blocks "
-                f"({max_tokens} tokens); the whole pool has {self.kv.capacity} ({fits} tokens)",
+                f"({max_tokens} tokens); the whole pool has {self.kv.largest_capacity} ({fits} tokens)",
                 hint="raise kv_memory, or lower max_tokens",
             )
 
     def add(self, sequence: Sequence) -> None:
-        """Queues a new sequence that `check_capacity` let in."""
+        """Queues a new sequence that `check_capacity` let in; a pool that was made smaller grows to what it needs alone."""
+        needed = self.kv.blocks_needed(sequence.max_tokens, self.limits.max_num_batched_tokens)
+        if needed > self.kv.capacity:
+            self.kv.resize(needed)
         sequence.arrival = next(self._arrivals)
         self.waiting.add(sequence)
 
@@ -150,6 +155,7 @@ class Scheduler:
             self._admit(prefills)
         self.waiting.end_step()
         self._batch.admitted, self._started = self._started, []
+        self._batch.preempted, self._preempted = self._preempted, []
         self._batch.block_copies = self.kv.drain_copies()
         return self._batch
 
@@ -245,13 +251,27 @@ class Scheduler:
         the fewest tokens to compute again; then the youngest."""
         return -sequence.priority, sequence.num_preemptions, sequence.num_computed_tokens, -sequence.arrival
 
+    def preempt_youngest(self) -> Sequence | None:
+        """Takes the blocks of the sequence that arrived last, between two steps; None when only the oldest runs."""
+        if len(self.running) < 2:
+            return None
+        victim = self.running[-1]
+        self._preempt(victim)
+        return victim
+
+    def largest_need(self) -> int:
+        """Returns the most blocks that one of the sequences here needs to reach its end: with fewer, it might never."""
+        sequences = chain(self.running, self.waiting)
+        longest = max((sequence.max_tokens for sequence in sequences), default=0)
+        return self.kv.blocks_needed(longest, self.limits.max_num_batched_tokens) if longest else 0
+
     def _preempt(self, sequence: Sequence) -> None:
         self._release(sequence)
         sequence.status = SequenceStatus.WAITING
         sequence.num_preemptions += 1
         sequence.restore = None
         self.waiting.add(sequence)
-        self._batch.preempted.append(sequence)
+        self._preempted.append(sequence)
         self._was_denied = True
 
     def _release(self, sequence: Sequence) -> None:
@@ -274,6 +294,9 @@ class Scheduler:
         seats = self.limits.max_num_seqs - sum(sequence.num_choices for sequence in self.running)
         self._promised_blocks = sum(map(self._outstanding_blocks, prefills))
         for sequence in list(islice(self.waiting, self.limits.max_num_seqs)):
+            if self.running and not self.is_admitting:
+                sequence.wait_reasons[WaitReason.MEMORY_SHORT] += 1
+                return
             if self._prompt_budget <= 0 or sequence.num_choices > seats:
                 sequence.wait_reasons[WaitReason.BUDGET_SPENT if self._prompt_budget <= 0 else WaitReason.NO_SEAT] += 1
                 return

@@ -32,6 +32,7 @@ class WaitReason(Enum):
     BUDGET_SPENT = "the step's token budget was spent"
     NO_SEAT = "as many sequences ran as may at once"
     NO_BLOCKS = "too few KV blocks were free beside those that running sequences still need"
+    MEMORY_SHORT = "the machine was short of memory"
     PREFIX_IN_FLIGHT = "the same prefix was being computed or read for another sequence"
     PREFIX_BEING_READ = "its prefix was being read from disk"
 

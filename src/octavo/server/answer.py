@@ -12,7 +12,7 @@ Invariants:
 import asyncio
 from dataclasses import dataclass
 
-from octavo.outputs import OutputDelta, RequestOutput
+from octavo.outputs import CompletionOutput, OutputDelta, RequestOutput
 from octavo.server.errors import ApiError
 
 
@@ -112,3 +112,17 @@ class Answer:
         if self._failure is not None:
             raise self._failure
         return [result for result in self._results if result is not None]
+
+
+def complete_choices(result: RequestOutput, num_choices: int) -> None:
+    """Adds the choices that had not begun when the request was aborted."""
+    result.outputs += [CompletionOutput(index, finish_reason="abort") for index in range(len(result.outputs), num_choices)]
+
+
+def last_deltas(result: RequestOutput, num_sent_chars: list[int]) -> list[OutputDelta]:
+    """Returns the last delta of each choice that an abort ended: the text that was held back, and the finish reason."""
+    return [
+        OutputDelta(result.request_id, output.index, output.text[num_sent_chars[output.index] :], [], finish_reason="abort")
+        for output in result.outputs
+        if output.finish_reason == "abort"
+    ]

@@ -5,7 +5,7 @@ Owns: how the parts are put together, and the engine thread's life. Must not kno
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -49,6 +49,9 @@ class Recorder:
     def on_token_intervals(self, seconds: list[float]) -> None:
         self._metrics.observe_token_intervals(seconds)
 
+    def on_event(self, event: dict[str, Any]) -> None:
+        self._events.publish(event)
+
     def on_finished(self, submission: Submission, result: RequestOutput) -> None:
         self._metrics.observe_finished(result)
         num_generated = sum(len(output.token_ids) for output in result.outputs)
@@ -68,7 +71,7 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     model = describe_model(engine, config.served_model_name)
     metrics = ServerMetrics(model.name)
     events = EventBus()
-    thread = EngineThread(engine, Recorder(metrics, events), max_requests=config.max_requests, max_lag_tokens=config.max_lag_tokens)
+    thread = EngineThread(engine, Recorder(metrics, events), config)
     grammars = GrammarStore(engine.grammar_compiler(), config)
     context = ServerContext(
         config, model, thread, metrics, events, read_keys(config.api_key, config.api_keys), grammars, ResponseStore()

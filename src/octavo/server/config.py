@@ -35,6 +35,20 @@ class ServerConfig:
     )
     read_seconds: int = setting(30, "A client that takes longer to send its request is cut off.", unit="seconds", minimum=1)
     drain_seconds: int = setting(30, "On SIGTERM, requests may go on for this long.", unit="seconds", minimum=0)
+    idle_release: int | None = setting(
+        None,
+        "After so long without a request, the pages of cached KV blocks go back to the system, all but 64 MiB of the latest; "
+        "never if not given.",
+        unit="seconds",
+        minimum=1,
+    )
+    stall_timeout: int = setting(
+        60,
+        "If work waits and nothing runs for so long, the server is not ready, what the engine holds goes to the log, and the "
+        "request in the way fails.",
+        unit="seconds",
+        minimum=1,
+    )
     log_json: bool = setting(False, "Write the access log as JSON, one object per line.")
     log_prompts: bool = setting(False, "Write prompts and answers to the access log.")
 

@@ -10,7 +10,7 @@ Invariants:
 2. A request that was given up is out of the engine before the next step begins, whatever state it was in.
 3. Either all prompts of an HTTP request are in the engine or none.
 4. If the thread dies, every answer fails at once, and so does everything that comes later.
-5. An engine without work costs no processor time.
+5. An engine without work costs next to no processor time: its memory is looked after once a second.
 """
 
 import asyncio
@@ -20,18 +20,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from octavo.errors import CapacityError
-from octavo.outputs import CompletionOutput, OutputDelta, RequestOutput
-from octavo.server.answer import Answer, PromptDelta
-from octavo.server.errors import ApiError
+from octavo.outputs import OutputDelta, RequestOutput
+from octavo.server.answer import Answer, PromptDelta, complete_choices, last_deltas
+from octavo.server.caretaker import LOOK_SECONDS, Caretaker
+from octavo.server.config import ServerConfig
+from octavo.server.errors import ApiError, as_api_error
 from octavo.server.keys import ApiKey
 from octavo.server.submission import Submission
 
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine
     from octavo.engine.explanation import RequestExplanation
+    from octavo.errors import StallError
 
 IDLE_STEP_SECONDS = 0.01  # pause after a step that could compute nothing although requests wait
 STOP_SECONDS = 10.0  # a thread that does not end by then is left to the end of the process
@@ -50,6 +53,9 @@ class Observer(Protocol):
 
     def on_finished(self, submission: Submission, result: RequestOutput) -> None:
         """A request ended, by itself or by being aborted."""
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Something else happened in the engine."""
 
 
 @dataclass
@@ -77,18 +83,16 @@ class _Crossing:
 
 
 class EngineThread:
-    """Runs an engine on a thread of its own.
+    """Runs an engine on a thread of its own."""
 
-    Args:
-        max_requests: most requests in the engine at once, running or waiting.
-        max_lag_tokens: see `Answer`.
-    """
-
-    def __init__(self, engine: "Engine", observer: Observer, *, max_requests: int, max_lag_tokens: int):
+    def __init__(self, engine: "Engine", observer: Observer, config: ServerConfig):
         self._engine = engine
         self._observer = observer
-        self._max_requests = max_requests
-        self._max_lag_tokens = max_lag_tokens
+        self._caretaker = Caretaker(engine, config)
+        self._stall_timeout = config.stall_timeout
+        self._stalled_until = 0.0
+        self._max_requests = config.max_requests
+        self._max_lag_tokens = config.max_lag_tokens
         self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop  # set by start
         self._wake = threading.Condition()
@@ -120,10 +124,10 @@ class EngineThread:
         return not self._is_over and self._thread.is_alive()
 
     @property
-    def stalled_seconds(self) -> float:
-        """Seconds since the engine last got on although there was work; 0 when idle."""
-        busy_since = self._busy_since
-        return 0.0 if busy_since is None else time.monotonic() - busy_since
+    def is_stalled(self) -> bool:
+        """Whether nothing has run for ``stall_timeout`` although there is work, or that was so lately and nothing has run since."""
+        now, busy_since = time.monotonic(), self._busy_since
+        return now < self._stalled_until or (busy_since is not None and now - busy_since > self._stall_timeout)
 
     @property
     def num_answers(self) -> int:
@@ -227,22 +231,28 @@ class EngineThread:
             command()
         if self._is_stopping:
             return False
+        for event in self._caretaker.tend():
+            self._post(self._observer.on_event, event)
         if self._engine.has_unfinished_requests:
             num_steps = self._engine.num_steps
             deltas = self._engine.step()
+            stall = self._caretaker.check_progress()
+            if stall is not None:
+                self._fail(stall)
             if self._engine.num_steps == num_steps:
                 time.sleep(IDLE_STEP_SECONDS)
                 return True
             self._cross(self._route(deltas))
+            self._stalled_until = 0.0
         self._busy_since = time.monotonic() if self._engine.has_unfinished_requests else None
         return True
 
     def _next_commands(self) -> list[Callable[[], None]]:
         with self._wake:
-            while not (self._commands or self._is_stopping or self._engine.has_unfinished_requests):
-                self._wake.wait()
+            if not (self._commands or self._is_stopping or self._engine.has_unfinished_requests):
+                self._wake.wait(LOOK_SECONDS)
             commands, self._commands = self._commands, []
-            if self._busy_since is None:
+            if self._busy_since is None and commands:
                 self._busy_since = time.monotonic()
         return commands
 
@@ -287,6 +297,14 @@ class EngineThread:
                 return engine.explain(name)
         return None
 
+    def _fail(self, stall: "StallError") -> None:
+        """Gives up the request that a stalled engine cannot run, and shows for a while that it was stalled."""
+        self._stalled_until = time.monotonic() + self._stall_timeout
+        owner = None if stall.request_id is None else self._owners.get(stall.request_id)
+        if owner is not None:
+            self._post(owner.answer.fail, as_api_error(stall))
+            self._abort(owner.answer)
+
     def _abort(self, answer: Answer, why: ApiError | None = None) -> None:
         if why is not None:
             self._post(answer.note_cut, why)
@@ -298,9 +316,9 @@ class EngineThread:
             del self._owners[request_id]
             result = self._engine.abort(request_id)
             assert result is not None, f"request {request_id} has an owner but is not in the engine"
-            _complete_choices(result, len(owner.num_sent_chars))
+            complete_choices(result, len(owner.num_sent_chars))
             if answer.streams:
-                crossing.items += [(owner, delta) for delta in _last_deltas(result, owner)]
+                crossing.items += [(owner, delta) for delta in last_deltas(result, owner.num_sent_chars)]
             crossing.items.append((owner, result))
         self._cross(crossing)
 
@@ -363,17 +381,3 @@ def _resolve(outcome: "asyncio.Future[T]", result: T) -> None:
 def _reject(outcome: asyncio.Future, error: BaseException) -> None:
     if not outcome.done():
         outcome.set_exception(error)
-
-
-def _complete_choices(result: RequestOutput, num_choices: int) -> None:
-    """Adds the choices that had not begun when the request was aborted."""
-    result.outputs += [CompletionOutput(index, finish_reason="abort") for index in range(len(result.outputs), num_choices)]
-
-
-def _last_deltas(result: RequestOutput, owner: _Owner) -> list[OutputDelta]:
-    """Returns the last delta of each choice that an abort ended: the text that was held back, and the finish reason."""
-    return [
-        OutputDelta(result.request_id, output.index, output.text[owner.num_sent_chars[output.index] :], [], finish_reason="abort")
-        for output in result.outputs
-        if output.finish_reason == "abort"
-    ]

@@ -20,6 +20,7 @@ from octavo.outputs import RequestOutput
 from octavo.server.disk_metrics import disk_counters, disk_gauges
 
 if TYPE_CHECKING:
+    from octavo.engine.memory_guard import GuardStats
     from octavo.engine.stats import EngineStats
 
 PREFIX = "octavo:"
@@ -109,6 +110,12 @@ class ServerMetrics(Collector):
         for kind, value in _bytes_by_kind(stats).items():
             memory.add_metric([model_name, kind], value)
         yield memory
+        actions = CounterMetricFamily(
+            PREFIX + "memory_actions", "What was done about the machine's memory.", labels=["model_name", "action"]
+        )
+        for action, count in ({} if stats.guard is None else stats.guard.actions).items():
+            actions.add_metric([model_name, action], count)
+        yield actions
         blocks = GaugeMetricFamily(PREFIX + "kv_blocks", "KV blocks by state.", labels=["model_name", "state"])
         for state in ("free", "cached", "used", "shared"):
             blocks.add_metric([model_name, state], getattr(stats.memory, f"num_{state}_blocks"))
@@ -117,6 +124,7 @@ class ServerMetrics(Collector):
 
 def _gauges(stats: "EngineStats") -> list[tuple[str, str, float]]:
     memory = stats.memory
+    is_short = float(stats.guard is not None and stats.guard.is_short)
     wasted = 1 - memory.num_computed_slots / memory.num_allocated_slots if memory.num_allocated_slots else 0.0
     return [
         ("num_requests_running", "Sequences that run.", stats.num_running),
@@ -128,6 +136,7 @@ def _gauges(stats: "EngineStats") -> list[tuple[str, str, float]]:
             memory.num_used_blocks / max(1, memory.num_blocks),
         ),
         ("kv_waste_ratio", "Share of the held blocks' slots that hold no token.", wasted),
+        ("memory_is_short", "1 while the machine has less memory available than the reserve.", is_short),
         ("kv_saved_slots", "Slots that sequences would need besides if nothing were shared.", memory.num_saved_slots),
     ]
 
@@ -148,10 +157,16 @@ def _counters(stats: "EngineStats") -> list[tuple[str, str, float]]:
 
 
 def _bytes_by_kind(stats: "EngineStats") -> dict[str, int]:
-    num_blocks_in_memory = stats.memory.num_cached_blocks + stats.memory.num_used_blocks
+    guard, num_blocks_in_memory = stats.guard, stats.memory.num_cached_blocks + stats.memory.num_used_blocks
     return {
         "weights": stats.weights_bytes,
         "workspace": stats.workspace_bytes,
         "kv_in_use": num_blocks_in_memory * stats.kv_block_bytes,
+        "kv_committed": stats.memory.num_committed_blocks * stats.kv_block_bytes,
         "kv_capacity": stats.memory.num_blocks * stats.kv_block_bytes,
+        **({} if guard is None else _machine_bytes(guard)),
     }
+
+
+def _machine_bytes(guard: "GuardStats") -> dict[str, int]:
+    return {"budget": guard.budget_bytes, "reserve": guard.reserve_bytes, "available": guard.available_bytes}

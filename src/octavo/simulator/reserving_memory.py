@@ -79,6 +79,11 @@ class ReservingMemory:
         return self._arena.capacity
 
     @property
+    def largest_capacity(self) -> int:
+        """The arena's, which never changes."""
+        return self.capacity
+
+    @property
     def num_free_blocks(self) -> int:
         """Slots in no run, whether or not a run could be placed there."""
         return self.capacity - self._num_held_slots

@@ -13,7 +13,6 @@ from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import ApiError
 from octavo.server.protocol.base import ERROR_RESPONSES, ResponseBody
 
-STALL_SECONDS = 10.0  # without a completed step for so long, although there is work, the server is not ready
 router = APIRouter(tags=["operation"], responses=ERROR_RESPONSES)
 Context = Annotated[ServerContext, Depends(get_context)]
 
@@ -44,9 +43,9 @@ async def get_ready(context: Context) -> Status:
     await get_health(context)
     if context.is_draining:
         raise ApiError(503, "the server is shutting down", code="draining")
-    seconds = context.engine.stalled_seconds
-    if seconds > STALL_SECONDS:
-        raise ApiError(503, f"the engine has completed no step for {seconds:.0f} s although there is work", code="stalled")
+    if context.engine.is_stalled:
+        seconds = context.config.stall_timeout
+        raise ApiError(503, f"the engine completed no step for {seconds} s although there was work", code="stalled")
     return Status()
 
 

@@ -58,7 +58,8 @@ async def get_blocks(context: Context) -> BlockMap:
 
 @router.get("/events", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
 async def stream_events(request: Request, context: Context) -> StreamingResponse:
-    """Streams what happens: `request_accepted`, `request_finished`, and once a second `blocks` where something changed."""
+    """Streams what happens: `request_accepted`, `request_finished`, `memory` when the pool gave way or came back, and once a second
+    `blocks` where something changed."""
     return StreamingResponse(_events(request, context), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
