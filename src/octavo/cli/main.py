@@ -24,6 +24,7 @@ COMMANDS = {  # name -> what `octavo --help` says of it
     "serve": "Serve a model over HTTP to OpenAI's clients.",
     "bench": "Measure a running server.",
     "top": "Show what a running server does.",
+    "session": "Save conversations of a running server with their KV, and load them again.",
     "pull": "Fetch a model's files, so that everything works offline afterwards.",
     "simulate": "Show what a machine would do with a workload, without running a model.",
     "plan": "Tell what fits on a machine, and for how many users, before anything is loaded.",

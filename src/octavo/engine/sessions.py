@@ -108,7 +108,7 @@ class Sessions:
                 blocks=blocks,
             )
         except OSError as cause:
-            raise SnapshotError(f"the session {path} cannot be written: {cause.strerror or cause}") from cause
+            raise SnapshotError(f"the session {path.name!r} cannot be written: {cause.strerror or cause}") from cause
         return SessionInfo(held.token_ids, len(held.token_ids), num_bytes)
 
     def let_go(self, held: HeldSession) -> None:
@@ -127,7 +127,7 @@ class Sessions:
         if file.description.namespace != repr(namespace):
             file.close()
             raise SnapshotError(
-                f"the session {path} was saved with another namespace",
+                f"the session {path.name!r} was saved with another namespace",
                 hint="load it with the key and the cache_salt it was saved with",
             )
         return file

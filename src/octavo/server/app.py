@@ -24,7 +24,7 @@ from octavo.server.keys import read_keys
 from octavo.server.metrics import ServerMetrics
 from octavo.server.openapi import Api
 from octavo.server.response_store import ResponseStore
-from octavo.server.routes import chat, completions, embeddings, health, inspection, messages, models, responses, tokens
+from octavo.server.routes import chat, completions, embeddings, health, inspection, messages, models, responses, sessions, tokens
 from octavo.server.served_model import describe_model
 from octavo.server.submission import Submission
 
@@ -91,7 +91,7 @@ def make_api() -> FastAPI:
     """Returns the routes alone, without an engine: enough for the OpenAPI document."""
     app = Api(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
     install_handlers(app)
-    for routes in (chat, completions, messages, responses, embeddings, models, tokens, health, inspection):
+    for routes in (chat, completions, messages, responses, embeddings, models, tokens, health, inspection, sessions):
         app.include_router(routes.router)
     return app
 

@@ -33,6 +33,7 @@ class ServerConfig:
     max_lag_tokens: int = setting(
         1024, "A stream is dropped when more tokens than these wait for its reader.", unit="tokens", minimum=1
     )
+    session_dir: str | None = setting(None, "Directory of saved sessions; none can be saved or loaded if not given.")
     read_seconds: int = setting(30, "A client that takes longer to send its request is cut off.", unit="seconds", minimum=1)
     drain_seconds: int = setting(30, "On SIGTERM, requests may go on for this long.", unit="seconds", minimum=0)
     idle_release: int | None = setting(

@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from octavo.errors import CapacityError, OctavoError, RequestError, StallError
+from octavo.errors import CapacityError, OctavoError, RequestError, SnapshotError, StallError
 
 MAX_QUOTED_CHARS = 200
 _KINDS = {  # status -> (type, code)
@@ -78,6 +78,8 @@ def as_api_error(error: OctavoError) -> ApiError:
         return ApiError(400, message, param=error.field)
     if isinstance(error, CapacityError):
         return ApiError(429, message) if error.may_fit_later else ApiError(400, message, code="too_large")
+    if isinstance(error, SnapshotError):
+        return ApiError(400, message, code="session_refused")
     return ApiError(500, message, code="stalled" if isinstance(error, StallError) else "internal_error")
 
 

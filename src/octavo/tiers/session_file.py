@@ -158,9 +158,12 @@ class SessionFile:
         if number is None or len(into) != block_bytes:
             return False
         offset = self.description.data_offset + number * record_bytes(block_bytes)
-        page = os.pread(self._file.fileno(), PAGE_BYTES, offset)
-        num_read = os.preadv(self._file.fileno(), [into], offset + PAGE_BYTES)
-        os.posix_fadvise(self._file.fileno(), offset, record_bytes(block_bytes), os.POSIX_FADV_DONTNEED)
+        try:
+            page = os.pread(self._file.fileno(), PAGE_BYTES, offset)
+            num_read = os.preadv(self._file.fileno(), [into], offset + PAGE_BYTES)
+            os.posix_fadvise(self._file.fileno(), offset, record_bytes(block_bytes), os.POSIX_FADV_DONTNEED)
+        except OSError:  # as good as damaged
+            return False
         header = decode_header(page, self._digest)
         if header is None or num_read != block_bytes or header.payload_digest != sha256(into).digest():
             return False
@@ -178,11 +181,11 @@ def _open(path: Path) -> BinaryIO:
     try:
         return open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb")
     except OSError as cause:
-        raise SnapshotError(f"the session {path} cannot be opened: {cause.strerror}") from cause
+        raise SnapshotError(f"the session {path.name!r} cannot be opened: {cause.strerror}") from cause
 
 
 def _read_description(file: BinaryIO, path: Path) -> SessionDescription:
-    damaged = SnapshotError(f"{path} is not a session, or what it says of itself is damaged", hint="save the session again")
+    damaged = SnapshotError(f"{path.name!r} is not a session, or what it says of itself is damaged", hint="save the session again")
     preamble = file.read(_PREAMBLE.size)
     if len(preamble) < _PREAMBLE.size or not preamble.startswith(MAGIC):
         raise damaged
@@ -191,7 +194,8 @@ def _read_description(file: BinaryIO, path: Path) -> SessionDescription:
     is_whole = sha256(preamble + text).digest() == file.read(32)
     if version != FORMAT_VERSION:
         raise SnapshotError(
-            f"{path} has format_version {version}; this engine reads {FORMAT_VERSION}", hint="save the session again"
+            f"the session {path.name!r} has format_version {version}; this engine reads {FORMAT_VERSION}",
+            hint="save the session again",
         )
     if not is_whole:
         raise damaged
@@ -205,7 +209,7 @@ def _check_fields(path: Path, saved: Mapping[str, str], ours: Mapping[str, str])
     for name in (*ours, *(name for name in saved if name not in ours)):
         if saved.get(name) != ours.get(name):
             raise SnapshotError(
-                f"the session {path} was saved with {name}={saved.get(name)!r}; this engine has {ours.get(name)!r}",
+                f"the session {path.name!r} was saved with {name}={saved.get(name)!r}; this engine has {ours.get(name)!r}",
                 hint=f"load it into an engine of the same {name}, or save it again",
             )
 
