@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from octavo.beam_search_params import BeamSearchParams
     from octavo.config import EngineConfig
     from octavo.errors import (
         CapacityError,
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "LLM": "octavo.llm",
     "EngineConfig": "octavo.config",
+    "BeamSearchParams": "octavo.beam_search_params",
     "SamplingParams": "octavo.sampling_params",
     "CompletionOutput": "octavo.outputs",
     "Logprob": "octavo.outputs",
@@ -49,6 +51,7 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "BeamSearchParams",
     "CapacityError",
     "CheckpointError",
     "CompletionOutput",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from weakref import finalize
 
+from octavo.beam_search_params import BeamSearchParams
 from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.engine.loading import load_engine
 from octavo.engine.request import namespace_of
@@ -92,6 +93,27 @@ class LLM:
         adders = [partial(self.engine.add_embedding_request, pooling=pooling, **prompt) for prompt in _read_prompts(prompts)]
         return self._finish(adders, on_progress)
 
+    def beam_search(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        params: BeamSearchParams,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Searches each prompt's most likely continuations with beams; the answers come best first.
+
+        Args:
+            prompts, on_progress: as in `generate`.
+            params: one for all prompts.
+
+        Raises:
+            RequestError, CapacityError: a prompt is refused; no other of the call runs on.
+        """
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(f"params is a {type(params).__name__}; it takes BeamSearchParams", field="params")
+        listed = _read_prompts(prompts)
+        return self._finish([partial(self.engine.add_beam_search, params=params, **prompt) for prompt in listed], on_progress)
+
     def chat(
         self,
         conversations: Sequence[Message] | Sequence[Sequence[Message]],
@@ -127,19 +149,27 @@ class LLM:
         control_text = self.tokenizer.control_text
         return render_conversation(self.engine.chat_template, control_text, messages, arguments=template_arguments)
 
-    def stream(self, prompt: PromptLike | Sequence[Message], sampling_params: SamplingParams | None = None) -> Iterator[str]:
+    def stream(
+        self,
+        prompt: PromptLike | Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> Iterator[str]:
         """Yields the answer's text piece by piece.
 
         Args:
             prompt: as in `generate`, or the messages of one conversation.
+            request_id: a name for it, by which it can be forked while it runs and afterwards.
 
         Abandoning the iterator aborts the request.
         """
         fields = self._render(prompt) if _is_conversation(prompt) else _read_prompt(prompt)
         (params,) = self._params_for(1, sampling_params)
-        if params.n != 1:
-            raise RequestError(f"n={params.n} choices cannot be streamed as one text", field="n")
-        request_id = self._add(fields, params)
+        if params.num_choices != 1:
+            name = "n" if params.n > 1 else "best_of"
+            raise RequestError(f"{name}={params.num_choices} choices cannot be streamed as one text", field=name)
+        request_id = self._add(fields | {"request_id": request_id}, params)
         num_sent = 0
         try:
             while True:  # whoever steps the engine meanwhile, the answer's text grows
@@ -185,6 +215,34 @@ class LLM:
         loading = sessions.begin(sessions.open(Path(path), namespace), namespace)
         sessions.read(loading)
         return sessions.finish(loading)
+
+    def fork(
+        self,
+        request_id: str,
+        at_token: int | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        choice: int = 0,
+        append: str | Sequence[int] = (),
+    ) -> list[RequestOutput]:
+        """Continues from inside an answer: of a request in flight, or of one that ended lately.
+
+        Args:
+            at_token: how many of its tokens are kept, the prompt's included; all if not given.
+            sampling_params: one for each branch; the request's own with a fresh seed if not given.
+            choice: which of the request's answers.
+            append: a text or token ids with which every branch goes on first.
+
+        Raises:
+            RequestError: there is no such request, choice or token, or a branch is refused.
+            CapacityError: a branch can never fit.
+        """
+        point = self.engine.branch_point(request_id, choice=choice, at_token=at_token)
+        tail = self.tokenizer.encode(append, add_special_tokens=False) if isinstance(append, str) else append
+        params = sampling_params or point.params
+        listed = [params] if isinstance(params, SamplingParams) else params
+        fields = {"prompt": [*point.token_ids, *tail], "priority": point.priority, "cache_salt": point.cache_salt}
+        return self._run([fields] * len(listed), listed, None)
 
     def stats(self) -> EngineStats:
         """Returns the engine's counters and gauges: blocks, hits, preemptions, bytes."""

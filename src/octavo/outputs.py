@@ -33,6 +33,8 @@ class CompletionOutput:
         finish_reason: "stop", "length" or "abort"; None while it runs.
         stop_reason: the stop string or stop token that ended it; None for the model's own end token.
         seed: the seed that the draws used; None for greedy choices.
+        cumulative_logprob: sum of the tokens' log-probabilities; None where nothing asked for them.
+        beam_score: what a beam search ranked the answer by; None for any other.
     """
 
     index: int
@@ -42,6 +44,8 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     seed: int | None = None
+    cumulative_logprob: float | None = None
+    beam_score: float | None = None
 
 
 @dataclass
@@ -79,6 +83,7 @@ class RequestOutput:
         prompt: the prompt's text; None when it was given as token ids.
         prompt_logprobs: for each prompt token a map as in `CompletionOutput.logprobs`; the first is None; None if not asked for.
         num_prefix_hit_tokens: prompt tokens whose KV came from the prefix cache.
+        num_generated_tokens: of all choices and beams, also of those that are not among the outputs.
         embedding: the prompt's pooled hidden states, float32 ``[hidden]`` of length 1; None if not asked for, or aborted before.
     """
 
@@ -89,6 +94,7 @@ class RequestOutput:
     metrics: RequestMetrics
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     num_prefix_hit_tokens: int = 0
+    num_generated_tokens: int = 0
     embedding: "np.ndarray | None" = None
 
     @property

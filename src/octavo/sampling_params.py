@@ -33,6 +33,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
 # field -> (lowest, highest, None allowed)
 _WHOLE: dict[str, tuple[int, int, bool]] = {
     "n": (1, MAX_CHOICES, False),
+    "best_of": (1, MAX_CHOICES, True),
     "top_k": (-1, 2**31 - 1, False),
     "seed": (0, 2**64 - 1, True),
     "max_tokens": (1, 2**31 - 1, True),
@@ -61,7 +62,8 @@ class SamplingParams:
     end tokens while below `min_tokens`), temperature, `top_k`, soft-max, `min_p`, `top_p`, draw.
 
     Attributes:
-        n: number of choices generated for the prompt.
+        n: number of choices returned for the prompt.
+        best_of: number of choices generated; those whose tokens are most likely on average are returned. `n` if not given.
         temperature: 0 (or below 1e-5) takes the most likely token, ties to the lowest id.
         top_p: keep the smallest set of most likely tokens whose probabilities reach this sum.
         top_k: keep this many most likely tokens; 0 or −1 keeps all.
@@ -86,6 +88,7 @@ class SamplingParams:
     """
 
     n: int = 1
+    best_of: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -118,6 +121,8 @@ class SamplingParams:
                 raise _reject(name, getattr(self, name), "true or false")
         self._check_texts()
         self._check_token_ids()
+        if self.best_of is not None and self.best_of < self.n:
+            raise _reject("best_of", self.best_of, f"at least n={self.n}")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise _reject("min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
 
@@ -172,6 +177,16 @@ class SamplingParams:
         for token, bias in self.logit_bias.items():
             if type(token) is not int or isinstance(bias, bool) or not isinstance(bias, Real) or not -MAX_BIAS <= bias <= MAX_BIAS:
                 raise _reject("logit_bias", {token: bias}, allowed)
+
+    @property
+    def num_choices(self) -> int:
+        """Choices that are generated."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Most likely tokens whose log-probabilities must be known beside the chosen one's; None: not even that one's."""
+        return 0 if self.logprobs is None and self.num_choices > self.n else self.logprobs
 
     @property
     def is_greedy(self) -> bool:

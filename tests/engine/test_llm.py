@@ -4,7 +4,7 @@ import pytest
 
 import octavo.llm
 from engine.tiny_engine import full_attention
-from octavo import LLM, SamplingParams
+from octavo import LLM, BeamSearchParams, SamplingParams
 from octavo.errors import ConfigError, RequestError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
@@ -179,3 +179,15 @@ def test_the_default_length_gives_way_to_a_small_pool(models, monkeypatch):
     monkeypatch.setattr(octavo.llm, "load_engine", lambda config: models.engine(spec=full_attention(), kv_memory="2 blocks"))
     (output,) = LLM("tiny").generate("a" * 25, SamplingParams(ignore_eos=True))
     assert len(output.outputs[0].token_ids) == 7
+
+
+def test_a_beam_search_answers_every_prompt_best_first(llm):
+    outputs = llm.beam_search(["one", "two"], BeamSearchParams(num_beams=3, n=2, max_tokens=5))
+    assert [output.prompt for output in outputs] == ["one", "two"]
+    for output in outputs:
+        first, second = output.outputs
+        assert first.beam_score >= second.beam_score
+        assert first.text == llm.tokenizer.decode(first.token_ids)
+        assert first.cumulative_logprob == pytest.approx(5 * first.beam_score)
+    with pytest.raises(RequestError, match="it takes BeamSearchParams"):
+        llm.beam_search("one", GREEDY)

@@ -17,9 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from octavo.beam_search_params import BeamSearchParams
+from octavo.engine.beam_group import BeamGroup
+from octavo.engine.beam_search import greedy_params
 from octavo.engine.block_map import BlockMap, describe_blocks
+from octavo.engine.branching import BranchPoint, PastRequests, branch_point
 from octavo.engine.explanation import ExplanationLog, RequestExplanation, explain
 from octavo.engine.grammar import CompiledGrammar, GrammarCompiler
+from octavo.engine.in_flight import InFlight
 from octavo.engine.memory_guard import MemoryGuard
 from octavo.engine.pool_control import PoolControl
 from octavo.engine.request import Choice, Request, describe_logprobs, new_request
@@ -79,14 +84,14 @@ class Engine:
         self._tier = tier
         self.guard = guard
         self._requests: dict[str, Request] = {}
-        self._choices: dict[int, Choice] = {}  # by sequence id, running or waiting
-        self._samplings: dict[int, SamplingRequest] = {}  # the same
+        self._in_flight = InFlight(scheduler, tokenizer)
+        self._beams: dict[str, BeamGroup] = {}  # of the requests in flight that are beam searches
         self._finished: dict[str, RequestOutput] = {}
         self._seeds = Random(seed) if seed is not None else SystemRandom()
         self._num_requests = 0
-        self._num_sequences = 0
         self._stats = StatsCollector()
         self._explanations = ExplanationLog()
+        self._past = PastRequests()
 
     # ---- requests
 
@@ -121,13 +126,36 @@ class Engine:
         check_order_and_salt(priority, cache_salt)
         request_id = self._new_request_id(request_id)
         prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
-        max_tokens = self._checker.max_total_tokens(prompt_input, params, self._scheduler)
+        max_tokens = self._checker.max_total_tokens(prompt_input, params, self._scheduler, num_choices=params.num_choices)
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         sampling = self._checker.sampling(prompt_input, params, seed, grammar)
         request = new_request(request_id, prompt_input, params, priority, cache_salt)
         if params.prompt_logprobs is not None:
             request.prompt_logprobs = [None]
-        self._queue(request, self._make_sequence(request, max_tokens, num_choices=params.n), sampling)
+        self._queue(request, self._in_flight.make_sequence(request, max_tokens, num_choices=params.num_choices), sampling)
+        return request_id
+
+    def add_beam_search(
+        self,
+        prompt: str | SequenceOf[int],
+        params: BeamSearchParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        is_rendered: bool = False,
+    ) -> str:
+        """Queues a prompt whose most likely continuations are searched with beams; its result has the best ones, best first."""
+        check_order_and_salt(priority, cache_salt)
+        request_id = self._new_request_id(request_id)
+        prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
+        search = self._checker.beam_search(prompt_input, params, self._scheduler)
+        request = new_request(request_id, prompt_input, greedy_params(params), priority, cache_salt)
+        request.is_beam_search = True
+        num_tokens = len(prompt_input.token_ids)
+        sequence = self._in_flight.make_sequence(request, num_tokens + search.max_answer_tokens)
+        self._queue(request, sequence, SamplingRequest(request.params, 0, 0, num_tokens, num_logprobs=search.num_candidates))
+        self._beams[request_id] = BeamGroup(request, search, params, self._in_flight)
         return request_id
 
     def add_embedding_request(
@@ -153,20 +181,37 @@ class Engine:
         self._checker.check_embeddable(prompt_input, self._scheduler)
         num_tokens = len(prompt_input.token_ids)
         request = new_request(request_id, prompt_input, EMBEDDING_PARAMS, priority, cache_salt)
-        sequence = self._make_sequence(request, num_tokens, num_choices=1)
+        sequence = self._in_flight.make_sequence(request, num_tokens)
         sequence.reads_cached_prefix = pooling == "last"  # a mean needs the hidden state of every token
         self._queue(request, sequence, SamplingRequest(EMBEDDING_PARAMS, 0, 0, num_tokens, pooling=Pooling(pooling, num_tokens)))
         return request_id
+
+    def branch_point(self, request_id: str, *, choice: int = 0, at_token: int | None = None) -> BranchPoint:
+        """Returns a place in an answer from which `add_request` can go on: of a request in flight, or one that left lately.
+
+        Of a running sequence, the computed part of its last block is shared from now on.
+
+        Raises:
+            RequestError: there is no such request, choice or token.
+        """
+        request = self._requests.get(request_id)
+        past = self._past.find(request_id) if request is None else self._in_flight.snapshot(request)
+        if past is None:
+            raise RequestError(f"no request {request_id!r} is in flight or left lately", field="request_id")
+        return branch_point(past, self._checker.end_token_ids, choice=choice, at_token=at_token)
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """Ends a request wherever it is and returns what it has; None if it is not in flight. Its blocks are free at once."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
+        if request.is_beam_search:
+            self._beams[request_id].abort()
         for choice in request.choices:
             if choice.output.finish_reason is None:
                 choice.abort()
-                self._drop(choice)
+                self._in_flight.drop(choice)
+        request.keep_best()
         self._leave(request)
         return request.output()
 
@@ -234,7 +279,7 @@ class Engine:
             return []
         self._note_admissions(batch)
         scheduled = time.perf_counter()
-        result = self._runner.execute(batch, self._samplings)
+        result = self._runner.execute(batch, self._in_flight.samplings)
         executed = time.perf_counter()
         if self._tier is not None:
             self._tier.note_step(batch, executed - scheduled)
@@ -264,7 +309,7 @@ class Engine:
 
     def block_map(self) -> BlockMap:
         """Returns the state of every block that is not free, and who holds it."""
-        return describe_blocks(self._scheduler.kv, self._choices.values())
+        return describe_blocks(self._scheduler.kv, self._in_flight.choices.values())
 
     def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix, in memory and on disk; False while running sequences still share some."""
@@ -279,9 +324,7 @@ class Engine:
     def check_invariants(self) -> None:
         """Raises AssertionError if the books do not balance (for tests)."""
         self._scheduler.kv.check_invariants()
-        assert set(self._choices) == set(self._samplings), "choices and samplings name different sequences"
-        held = {sequence.sequence_id for sequence in self._scheduler.running} | {s.sequence_id for s in self._scheduler.waiting}
-        assert held == set(self._choices), "scheduler and engine hold different sequences"
+        self._in_flight.check_invariants()
 
     # ---- inside a step
 
@@ -298,19 +341,22 @@ class Engine:
     def _update(self, batch: ScheduledBatch, result: StepResult) -> list[OutputDelta]:
         now = time.monotonic()
         for sequence_id, scored in result.prompt_logprobs.items():
-            self._add_prompt_logprobs(self._choices[sequence_id].request, scored)
-        deltas = [self._embed(self._choices[sequence.sequence_id], vector, now) for sequence, vector in result.embedded]
+            self._add_prompt_logprobs(self._in_flight.choices[sequence_id].request, scored)
+        deltas = [self._embed(self._in_flight.choices[sequence.sequence_id], vector, now) for sequence, vector in result.embedded]
         for sequence, tokens in result.sampled:
-            choice = self._choices[sequence.sequence_id]
-            choices = [choice, *self._fork(choice, len(tokens))] if len(tokens) > 1 else [choice]
+            choice = self._in_flight.choices[sequence.sequence_id]
+            if choice.request.is_beam_search:
+                deltas += self._score(choice, tokens[0], now)
+                continue
+            choices = [choice, *self._in_flight.fork(choice, len(tokens))] if len(tokens) > 1 else [choice]
             for choice, token in zip(choices, tokens, strict=True):
-                deltas.append(self._append(choice, token, now))
+                deltas += self._append(choice, token, now)
         return deltas
 
     def _note_admissions(self, batch: ScheduledBatch) -> None:
         now = time.monotonic()
         for sequence in batch.admitted:
-            metrics = self._choices[sequence.sequence_id].request.metrics
+            metrics = self._in_flight.choices[sequence.sequence_id].request.metrics
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = now
 
@@ -318,25 +364,27 @@ class Engine:
         assert request.prompt_logprobs is not None, "prompt logprobs arrived that nobody asked for"
         request.prompt_logprobs += [describe_logprobs(entry, self.tokenizer) for entry in scored]
 
-    def _fork(self, lead: Choice, num_choices: int) -> list[Choice]:
-        """Starts the other choices of a request whose prompt was just computed."""
-        children = []
-        for index in range(1, num_choices):
-            child = self._make_sequence(lead.request, lead.sequence.max_tokens, num_choices=1)
-            self._scheduler.fork(lead.sequence, child)
-            children.append(self._track(lead.request, child, lead.sampling.for_choice(index)))
-        return children
-
-    def _append(self, choice: Choice, token: SampledToken, now: float) -> OutputDelta:
+    def _append(self, choice: Choice, token: SampledToken, now: float) -> list[OutputDelta]:
         request = choice.request
         delta = choice.append(token)
-        if request.metrics.first_token_time is None:
-            request.metrics.first_token_time = now
+        request.note_token(now)
         if request.prompt_logprobs is not None and len(choice.output.token_ids) <= 1:
             delta = replace(delta, prompt_logprobs=request.prompt_logprobs)
         if delta.finish_reason is not None:
             self._finish(choice, now)
-        return delta
+        if not request.is_held_back:
+            return [delta]
+        return [] if request.request_id in self._requests else request.last_deltas()
+
+    def _score(self, choice: Choice, token: SampledToken, now: float) -> list[OutputDelta]:
+        """Takes the scores of one beam's next tokens; returns the answers when the search is over."""
+        request = choice.request
+        assert token.logprobs is not None, "a beam is scored by log-probabilities"
+        request.note_token(now)
+        if not self._beams[request.request_id].take_scores(choice.sequence, token.logprobs):
+            return []
+        self._settle(request, now)
+        return request.last_deltas()
 
     def _embed(self, choice: Choice, vector: np.ndarray, now: float) -> OutputDelta:
         choice.request.embedding = vector
@@ -346,22 +394,23 @@ class Engine:
 
     def _finish(self, choice: Choice, now: float) -> None:
         """Takes out a choice that ended by itself, and its request with the last of them."""
-        request = choice.request
-        self._drop(choice)
-        if request.is_finished:
-            request.metrics.finished_time = now
-            del self._requests[request.request_id]
-            self._finished[request.request_id] = request.output()
-            self._leave(request)
+        self._in_flight.drop(choice)
+        if choice.request.is_finished:
+            self._settle(choice.request, now)
+
+    def _settle(self, request: Request, now: float) -> None:
+        """Takes out a request whose choices have all ended."""
+        request.keep_best()
+        request.metrics.finished_time = now
+        del self._requests[request.request_id]
+        self._finished[request.request_id] = request.output()
+        self._leave(request)
 
     def _leave(self, request: Request) -> None:
+        self._beams.pop(request.request_id, None)
         self._stats.count_finished(request)
         self._explanations.add(explain(request, self._scheduler.waiting))
-
-    def _drop(self, choice: Choice) -> None:
-        self._scheduler.finish(choice.sequence)
-        del self._choices[choice.sequence.sequence_id]
-        del self._samplings[choice.sequence.sequence_id]
+        self._past.add(request)
 
     # ---- making things
 
@@ -372,7 +421,7 @@ class Engine:
         return request_id or self._free_request_id()
 
     def _queue(self, request: Request, sequence: Sequence, sampling: SamplingRequest) -> None:
-        self._track(request, sequence, sampling)
+        self._in_flight.track(request, sequence, sampling)
         self._requests[request.request_id] = request
         self._scheduler.add(sequence)
 
@@ -383,22 +432,3 @@ class Engine:
             self._num_requests += 1
             if request_id not in self._requests and request_id not in self._finished:
                 return request_id
-
-    def _make_sequence(self, request: Request, max_tokens: int, *, num_choices: int) -> Sequence:
-        self._num_sequences += 1
-        return Sequence(
-            sequence_id=self._num_sequences,
-            token_ids=list(request.prompt.token_ids),
-            max_tokens=max_tokens,
-            priority=request.priority,
-            namespace=request.namespace,
-            num_choices=num_choices,
-            reads_cached_prefix=request.params.prompt_logprobs is None,
-        )
-
-    def _track(self, request: Request, sequence: Sequence, sampling: SamplingRequest) -> Choice:
-        choice = Choice(request, sequence, sampling, self.tokenizer)
-        request.choices.append(choice)
-        self._choices[sequence.sequence_id] = choice
-        self._samplings[sequence.sequence_id] = sampling
-        return choice

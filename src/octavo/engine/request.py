@@ -7,8 +7,10 @@ Invariants:
 2. The end is decided by one order: the model's end token, stop token, stop string, length.
 """
 
+import math
 import time
 from collections.abc import Hashable
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,6 +74,7 @@ class Choice:
             return self._delta([], self._flush(), None, "stop", NO_TOKEN_REASON)
         self.sequence.token_ids.append(token_id)
         self.output.token_ids.append(token_id)
+        self.request.num_generated_tokens += 1
         logprobs = self._describe(token.logprobs) if token.logprobs is not None else None
         finish_reason, stop_reason = self._reason_to_end(token_id)
         text, matched = self._text_of(token_id, ends_by_token=finish_reason == "stop")
@@ -80,6 +83,12 @@ class Choice:
         elif finish_reason is not None:
             text += self._flush()
         return self._delta([token_id], text, logprobs, finish_reason, stop_reason)
+
+    def with_output(self, output: CompletionOutput) -> "Choice":
+        """Returns a choice that ended with another output."""
+        other = copy(self)
+        other.output = output
+        return other
 
     def end(self) -> OutputDelta:
         """Ends a choice that was to have no tokens: its prompt is computed."""
@@ -104,9 +113,12 @@ class Choice:
             output.finish_reason, output.stop_reason = finish_reason, stop_reason
         return OutputDelta(self.request.request_id, output.index, text, token_ids, logprobs, finish_reason, stop_reason)
 
-    def _describe(self, logprobs: TokenLogprobs) -> list[dict[int, Logprob]]:
+    def _describe(self, logprobs: TokenLogprobs) -> list[dict[int, Logprob]] | None:
+        """Takes a token's log-probabilities; returns them where they are to be seen and not only to be ranked by."""
+        self.output.cumulative_logprob = (self.output.cumulative_logprob or 0.0) + logprobs.logprobs[0]
+        if self.output.logprobs is None:
+            return None
         described = [describe_logprobs(logprobs, self._tokenizer)]
-        assert self.output.logprobs is not None, "logprobs arrived that nobody asked for"
         self.output.logprobs += described
         return described
 
@@ -148,7 +160,10 @@ class Request:
     """A request and its choices.
 
     Attributes:
-        namespace: what besides token ids must be equal for KV to be shared.
+        cache_salt: what besides token ids must be equal for KV to be shared.
+        is_beam_search: its choices are beams until the search is over.
+        num_generated_tokens: of all its choices, also those that are not returned.
+        num_past_preemptions, num_past_recomputed_tokens: of its sequences that are gone.
         embedding: the vector of a prompt that is embedded; None before, and for one that is continued.
     """
 
@@ -157,17 +172,28 @@ class Request:
     params: SamplingParams
     metrics: RequestMetrics
     priority: int = 0
-    namespace: Hashable = ()
+    cache_salt: str | None = None
     choices: list[Choice] = field(default_factory=list)
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    is_beam_search: bool = False
+    num_generated_tokens: int = 0
+    num_past_preemptions: int = 0
+    num_past_recomputed_tokens: int = 0
     embedding: np.ndarray | None = None
+
+    @property
+    def namespace(self) -> Hashable:
+        """The name under which its KV is shared."""
+        return namespace_of(self.cache_salt)
 
     def output(self) -> RequestOutput:
         """Returns the result as it stands."""
         lead = self.choices[0].sequence
-        sequences = [choice.sequence for choice in self.choices]
-        self.metrics.num_preemptions = sum(sequence.num_preemptions for sequence in sequences)
-        self.metrics.num_recomputed_tokens = sum(sequence.num_recomputed_tokens for sequence in sequences)
+        sequences = {choice.sequence.sequence_id: choice.sequence for choice in self.choices}.values()
+        self.metrics.num_preemptions = self.num_past_preemptions + sum(sequence.num_preemptions for sequence in sequences)
+        self.metrics.num_recomputed_tokens = self.num_past_recomputed_tokens + sum(
+            sequence.num_recomputed_tokens for sequence in sequences
+        )
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt.text,
@@ -176,15 +202,64 @@ class Request:
             metrics=self.metrics,
             prompt_logprobs=self.prompt_logprobs,
             num_prefix_hit_tokens=lead.num_hit_tokens or 0,
+            num_generated_tokens=self.num_generated_tokens,
             embedding=self.embedding,
         )
 
     @property
     def is_finished(self) -> bool:
         """True when every choice has ended."""
-        return len(self.choices) == self.params.n and all(choice.output.finish_reason is not None for choice in self.choices)
+        is_begun = len(self.choices) == self.params.num_choices
+        return is_begun and all(choice.output.finish_reason is not None for choice in self.choices)
+
+    @property
+    def is_held_back(self) -> bool:
+        """True when its answers are known only at the end."""
+        return self.is_beam_search or self.params.num_choices > self.params.n
+
+    def note_token(self, now: float) -> None:
+        """Notes when the first token came."""
+        if self.metrics.first_token_time is None:
+            self.metrics.first_token_time = now
+
+    def forget(self, sequence: Sequence) -> None:
+        """Keeps the counts of a sequence that is gone."""
+        self.num_past_preemptions += sequence.num_preemptions
+        self.num_past_recomputed_tokens += sequence.num_recomputed_tokens
+
+    def keep_best(self) -> None:
+        """Keeps those of more choices than are returned whose tokens are most likely on average, best first."""
+        if len(self.choices) <= self.params.n:
+            return
+        self.choices.sort(key=lambda choice: -mean_logprob(choice.output))
+        for choice in self.choices[self.params.n :]:
+            self.forget(choice.sequence)
+        del self.choices[self.params.n :]
+        for index, choice in enumerate(self.choices):
+            choice.output.index = index
+
+    def last_deltas(self) -> list[OutputDelta]:
+        """Returns whole answers as one delta each."""
+        return [
+            OutputDelta(
+                self.request_id,
+                output.index,
+                output.text,
+                output.token_ids,
+                output.logprobs,
+                output.finish_reason,
+                output.stop_reason,
+                self.prompt_logprobs,
+            )
+            for output in (choice.output for choice in self.choices)
+        ]
+
+
+def mean_logprob(output: CompletionOutput) -> float:
+    """Returns the mean log-probability of an answer's tokens; minus infinity where there are none."""
+    return -math.inf if output.cumulative_logprob is None else output.cumulative_logprob / len(output.token_ids)
 
 
 def new_request(request_id: str, prompt: PromptInput, params: SamplingParams, priority: int, cache_salt: str | None) -> Request:
     """Returns a request that arrives now and has no choice yet."""
-    return Request(request_id, prompt, params, RequestMetrics(time.monotonic()), priority, namespace_of(cache_salt))
+    return Request(request_id, prompt, params, RequestMetrics(time.monotonic()), priority, cache_salt)

@@ -87,8 +87,8 @@ class StatsCollector:
     def count_finished(self, request: Request) -> None:
         """Counts a request that left the engine."""
         self.num_prompt_tokens += len(request.prompt.token_ids)
+        self.num_generated_tokens += request.num_generated_tokens
         for choice in request.choices:
-            self.num_generated_tokens += len(choice.output.token_ids)
             self.finished[choice.output.finish_reason or "abort"] += 1
 
     def snapshot(self, scheduler: Scheduler, runner: ModelRunner, tier: DiskTier | None, guard: MemoryGuard | None) -> EngineStats:

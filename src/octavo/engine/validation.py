@@ -9,6 +9,8 @@ Invariants:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.beam_search_params import BeamSearchParams
+from octavo.engine.beam_search import BeamSearch, greedy_params
 from octavo.engine.grammar import CompiledGrammar
 from octavo.engine.request import PromptInput
 from octavo.errors import RequestError
@@ -56,8 +58,11 @@ class RequestChecker:
                 raise RequestError(f"prompt has {token!r}; token ids are 0 to {self.vocab_size - 1}", field="prompt")
         return list(prompt)
 
-    def max_total_tokens(self, prompt: PromptInput, params: SamplingParams, scheduler: Scheduler) -> int:
+    def max_total_tokens(self, prompt: PromptInput, params: SamplingParams, scheduler: Scheduler, *, num_choices: int) -> int:
         """Returns the most tokens that the sequence may have, prompt included.
+
+        Args:
+            num_choices: sequences that must be able to run at once.
 
         Raises:
             RequestError: prompt and answer are longer than the model's limit, or a field names a token that does not exist.
@@ -79,7 +84,7 @@ class RequestChecker:
         if limit is None:
             fits = scheduler.kv.max_tokens_alone(scheduler.limits.max_num_batched_tokens)
             total = max(total, min(self.max_model_len, fits, num_prompt + (params.max_tokens or self.max_model_len)))
-        scheduler.check_capacity(num_prompt, total, params.n)
+        scheduler.check_capacity(num_prompt, total, num_choices)
         return total
 
     def sampling(self, prompt: PromptInput, params: SamplingParams, seed: int, grammar: CompiledGrammar | None) -> SamplingRequest:
@@ -101,6 +106,23 @@ class RequestChecker:
             token_bitmask=None if allowed is None else bitmask_of(allowed, self.vocab_size),
             constraint=None if grammar is None else grammar.constraint(),
         )
+
+    def beam_search(self, prompt: PromptInput, params: BeamSearchParams, scheduler: Scheduler) -> BeamSearch:
+        """Returns the search that a prompt is to have.
+
+        Raises:
+            RequestError, CapacityError: as `max_total_tokens`; or a beam would need more different next tokens than there are.
+        """
+        max_tokens = self.max_total_tokens(prompt, greedy_params(params), scheduler, num_choices=1)
+        end_token_ids = frozenset() if params.ignore_eos else self.end_token_ids
+        search = BeamSearch(params, end_token_ids, max_tokens - len(prompt.token_ids))
+        if search.num_candidates > self.vocab_size:
+            raise RequestError(
+                f"num_beams={params.num_beams} needs the {search.num_candidates} most likely tokens; "
+                f"the vocabulary has {self.vocab_size}",
+                field="num_beams",
+            )
+        return search
 
     def check_embeddable(self, prompt: PromptInput, scheduler: Scheduler) -> None:
         """Refuses a prompt that cannot be computed, alone and without an answer.

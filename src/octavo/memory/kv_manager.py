@@ -233,6 +233,11 @@ class KVManager:
         self._drop_unseen(cache)
         self._set_next_commit(cache)
 
+    def share_tail(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
+        """Makes the computed part of an open sequence's last block reusable now; its whole blocks are already."""
+        if cache.registers:
+            self._registry.register_tail(cache, token_ids)
+
     def fork(self, cache: SequenceCache) -> SequenceCache:
         """Starts a sequence that shares every computed block; whoever writes to a shared block first copies it."""
         num_blocks = -(-cache.num_computed_tokens // self.block_size)

@@ -67,7 +67,7 @@ class Sampler:
         raw = logits
         changed = [row for row in sampled if row.request.changes_logits]
         if changed:
-            if any(row.request.params.logprobs is not None for row in changed):
+            if any(row.request.num_logprobs is not None for row in changed):
                 raw = logits.copy()
             self._adjust(logits, sampled)
             self._mask(logits, sampled)
@@ -135,7 +135,7 @@ class Sampler:
         wanted = {
             draw: num_top
             for draw, row in enumerate(rows.tolist())
-            if (num_top := sampled[row].request.params.logprobs) is not None and token_ids[draw] != NO_TOKEN
+            if (num_top := sampled[row].request.num_logprobs) is not None and token_ids[draw] != NO_TOKEN
         }
         if not wanted:
             return reported

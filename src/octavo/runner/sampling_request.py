@@ -61,6 +61,7 @@ class SamplingRequest:
         sampling_parameters: what the draw is given: temperature, top_k, top_p, min_p.
         token_bitmask: int32 ``[ceil(vocab / 32)]`` of the tokens that may be chosen anywhere; None: all.
         constraint: what else limits the tokens, step by step.
+        num_logprobs: most likely tokens to report with each drawn one; None: report nothing. The parameters' if not given.
         pooling: what collects the hidden states of a prompt that is not continued; None: tokens are sampled.
     """
 
@@ -73,12 +74,15 @@ class SamplingRequest:
     token_bitmask: np.ndarray | None = None
     constraint: TokenConstraint | None = None
     pooling: Pooling | None = None
+    num_logprobs: int | None = None
     num_prompt_logprobs: int = 0  # how many prompt positions were reported already
     _output_counts: Counter[int] = field(default_factory=Counter)
     _prompt_tokens: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
         params = self.params
+        if self.num_logprobs is None:
+            self.num_logprobs = params.num_logprobs
         self.is_plain = not (params.has_penalties or params.logit_bias or self.bad_words or params.min_tokens)
         self.changes_logits = not self.is_plain or self.token_bitmask is not None or self.constraint is not None
         temperature = 0.0 if params.is_greedy else params.temperature

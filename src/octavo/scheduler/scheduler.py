@@ -8,11 +8,13 @@ What wants one token always gets it; what wants more shares the rest of the budg
 
 Invariants:
 1. A sequence that was accepted fits the pool alone, whatever its length up to ``max_tokens`` (checked at the door).
-2. The oldest running sequence is never preempted; so at least one sequence always advances.
+2. The oldest running sequence that wants tokens is never preempted; so at least one sequence always advances.
 3. If sequences wait and none runs, the first of them is admitted.
 4. No sequence is admitted in a step in which a running one could not get its blocks.
 5. The order of service decides admission; the one exception is a sequence that waits for a prefix which a running sequence is
    about to finish, or which is being read from disk: those behind it may go first.
+6. A running sequence that wants no token (its next one is chosen together with others') keeps its blocks as long as nobody needs
+   them; one that lost them waits for its token outside the queue.
 """
 
 from bisect import bisect_left, insort
@@ -67,6 +69,7 @@ class Scheduler:
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
         self._prompt_budget = 0  # of the step that is being scheduled
         self._promised_blocks = 0  # that its running sequences still need for the tokens that they know
+        self._oldest: Sequence | None = None  # of the running sequences that want tokens
         self._batch = ScheduledBatch()
         self.is_admitting = True  # False: as long as one runs, none is admitted
         self._started: list[Sequence] = []  # got a row since the last step began
@@ -120,6 +123,29 @@ class Scheduler:
         child.num_peak_computed_tokens = parent.num_peak_computed_tokens
         self._start(child)
 
+    def reserve_arrivals(self, num_arrivals: int) -> list[int]:
+        """Returns places in the order of arrival for sequences that come later; each sequence has one of its own."""
+        return list(islice(self._arrivals, num_arrivals))
+
+    def branch(self, parent: Sequence, child: Sequence) -> None:
+        """Adds ``child``, whose tokens begin with the parent's and whose arrival is set.
+
+        It starts on the parent's blocks if the parent runs and there is a seat; else it is queued.
+        """
+        if parent.cache is None or self._num_seats() == 0:
+            self.waiting.add(child)
+            return
+        child.cache = self.kv.fork(parent.cache)
+        child.num_hit_tokens = parent.num_hit_tokens
+        child.num_peak_computed_tokens = parent.num_computed_tokens
+        self._start(child)
+
+    def resume(self, sequence: Sequence) -> None:
+        """Queues a sequence again that was suspended and has a new token; nothing happens to any other."""
+        if sequence.status is SequenceStatus.SUSPENDED:
+            sequence.status = SequenceStatus.WAITING
+            self.waiting.add(sequence)
+
     def finish(self, sequence: Sequence) -> None:
         """Takes a sequence out for good, in whatever state it is; its blocks return to the pool."""
         if sequence.status is SequenceStatus.RUNNING:
@@ -144,7 +170,7 @@ class Scheduler:
         self._was_denied = False
         decodes, prefills = self._by_need()
         self._prompt_budget = self._prompt_tokens_beside(len(decodes))
-        is_oldest_first = bool(prefills) and prefills[0] is self.running[0]  # the oldest goes before the decodes
+        is_oldest_first = bool(prefills) and prefills[0] is self._oldest  # the oldest goes before the decodes
         if is_oldest_first:
             self._schedule_prefill(prefills[0])
         self._schedule_decodes(decodes)
@@ -153,6 +179,8 @@ class Scheduler:
                 self._schedule_prefill(sequence)
         if not self._was_denied:
             self._admit(prefills)
+        while not self._batch.entries and self._suspend_one():
+            self._admit([])
         self.waiting.end_step()
         self._batch.admitted, self._started = self._started, []
         self._batch.preempted, self._preempted = self._preempted, []
@@ -174,15 +202,22 @@ class Scheduler:
                 sequence.num_peak_computed_tokens = end
 
     def _by_need(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Returns the running sequences that want one token, and those that want more in order of service, the oldest first."""
+        """Returns the running sequences that want one token, and those that want more in order of service, the oldest first.
+
+        Side effects: finds the oldest of both.
+        """
         decodes: list[Sequence] = []
         prefills: list[Sequence] = []
         for sequence in self.running:
             assert sequence.cache is not None, "a running sequence holds a cache"
-            wants_one = len(sequence.token_ids) - sequence.cache.num_computed_tokens == 1
-            (decodes if wants_one else prefills).append(sequence)
+            num_wanted = len(sequence.token_ids) - sequence.cache.num_computed_tokens
+            if num_wanted == 1:
+                decodes.append(sequence)
+            elif num_wanted > 1:
+                prefills.append(sequence)
+        self._oldest = min(decodes[:1] + prefills[:1], key=_arrival, default=None)
         if len(prefills) > 1:
-            prefills.sort(key=lambda sequence: (sequence is not self.running[0], sequence.rank))
+            prefills.sort(key=lambda sequence: (sequence is not self._oldest, sequence.rank))
         return decodes, prefills
 
     def _prompt_tokens_beside(self, num_decodes: int) -> int:
@@ -238,12 +273,12 @@ class Scheduler:
     def _choose_victim(self, claimant: Sequence) -> Sequence | None:
         """Returns the cheapest running sequence that has no tokens in this step yet, the claimant itself as a last resort."""
         taken = {id(entry.sequence) for entry in self._batch.entries}
-        candidates = [s for s in self.running[1:] if id(s) not in taken and s is not claimant]
-        if claimant is not self.running[0]:  # the oldest may take from anybody, others from none that matters more
+        candidates = [s for s in self.running if id(s) not in taken and s is not claimant and s is not self._oldest]
+        if claimant is not self._oldest:  # the oldest may take from anybody, others from none that matters more
             candidates = [sequence for sequence in candidates if sequence.priority >= claimant.priority]
         if candidates:
             return min(candidates, key=self._preemption_cost)
-        return claimant if claimant is not self.running[0] else None
+        return claimant if claimant is not self._oldest else None
 
     @staticmethod
     def _preemption_cost(sequence: Sequence) -> tuple[int, int, int, int]:
@@ -265,12 +300,22 @@ class Scheduler:
         longest = max((sequence.max_tokens for sequence in sequences), default=0)
         return self.kv.blocks_needed(longest, self.limits.max_num_batched_tokens) if longest else 0
 
+    def _suspend_one(self) -> bool:
+        """Takes the blocks of a running sequence that wants no token, when nobody could run; False if there is none."""
+        idle = [sequence for sequence in self.running if sequence.num_computed_tokens == sequence.num_tokens]
+        if not idle or not self.waiting:
+            return False
+        self._preempt(min(idle, key=self._preemption_cost))
+        return True
+
     def _preempt(self, sequence: Sequence) -> None:
+        wants_tokens = sequence.num_computed_tokens < sequence.num_tokens
         self._release(sequence)
-        sequence.status = SequenceStatus.WAITING
         sequence.num_preemptions += 1
         sequence.restore = None
-        self.waiting.add(sequence)
+        sequence.status = SequenceStatus.SUSPENDED
+        if wants_tokens:
+            self.resume(sequence)
         self._preempted.append(sequence)
         self._was_denied = True
 
@@ -291,7 +336,7 @@ class Scheduler:
         one token when the step began."""
         if not self.waiting:
             return
-        seats = self.limits.max_num_seqs - sum(sequence.num_choices for sequence in self.running)
+        seats = self._num_seats()
         self._promised_blocks = sum(map(self._outstanding_blocks, prefills))
         for sequence in list(islice(self.waiting, self.limits.max_num_seqs)):
             if self.running and not self.is_admitting:
@@ -329,6 +374,10 @@ class Scheduler:
             return False
         sequence.restore = self.prefix_reader.begin_read(sequence, match)
         return sequence.restore is not None
+
+    def _num_seats(self) -> int:
+        """Returns how many more sequences may start, the choices of running requests counted that are still to fork."""
+        return self.limits.max_num_seqs - sum(sequence.num_choices for sequence in self.running)
 
     def _has_room(self, sequence: Sequence, match: PrefixMatch | None) -> bool:
         """True when the blocks for all known tokens are there beside what running sequences still need for theirs.

@@ -19,10 +19,11 @@ from octavo.memory.sequence_cache import SequenceCache
 
 
 class SequenceStatus(Enum):
-    """Where a sequence is: not yet or no longer holding blocks, holding blocks, or done."""
+    """Where a sequence is: not yet or no longer holding blocks, holding blocks, wanting none until it gets a token, or done."""
 
     WAITING = "waiting"
     RUNNING = "running"
+    SUSPENDED = "suspended"
     FINISHED = "finished"
 
 
