@@ -14,7 +14,7 @@ from http_reference import http_page
 
 from octavo.cli.options import field_descriptions
 from octavo.config import EngineConfig
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearchParams, SamplingParams
 from octavo.server.app import make_api
 from octavo.server.config import ServerConfig
 
@@ -33,6 +33,10 @@ SAMPLING_INTRO = """# Sampling parameters
 
 The fields of `octavo.SamplingParams`. Names and meanings are those that users of vLLM know.
 """
+BEAMS_INTRO = """## Beam search
+
+The fields of `octavo.BeamSearchParams`. Names and meanings are those that users of transformers know.
+"""
 
 
 def type_name(declared: object) -> str:
@@ -46,6 +50,8 @@ def type_name(declared: object) -> str:
 
 def default_text(field: dataclasses.Field) -> str:
     """Returns a field's default as it is written in source text."""
+    if field.default is field.default_factory is dataclasses.MISSING:
+        return "required"
     value = field.default_factory() if field.default is dataclasses.MISSING else field.default
     return f"`{value!r}`"
 
@@ -66,11 +72,18 @@ def settings_page(intro: str, settings: type) -> str:
 
 
 def sampling_page() -> str:
-    """Returns the page about `SamplingParams`."""
-    described = field_descriptions(SamplingParams)
-    fields = dataclasses.fields(SamplingParams)
-    rows = ((f"`{field.name}`", type_name(field.type), default_text(field), described[field.name]) for field in fields)
-    return SAMPLING_INTRO + "\n" + table(("field", "type", "default", "meaning"), rows)
+    """Returns the page about `SamplingParams` and `BeamSearchParams`."""
+    return f"{SAMPLING_INTRO}\n{fields_table(SamplingParams)}\n{BEAMS_INTRO}\n{fields_table(BeamSearchParams)}"
+
+
+def fields_table(parameters: type) -> str:
+    """Returns the table of a parameter class, whose docstring describes its fields."""
+    described = field_descriptions(parameters)
+    rows = (
+        (f"`{field.name}`", type_name(field.type), default_text(field), described[field.name])
+        for field in dataclasses.fields(parameters)
+    )
+    return table(("field", "type", "default", "meaning"), rows)
 
 
 def current_text(name: str) -> str | None:

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo.beam_search_params import BeamSearchParams
     from octavo.config import EngineConfig
     from octavo.errors import (
         CapacityError,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     )
     from octavo.llm import LLM
     from octavo.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
-    from octavo.sampling_params import SamplingParams
+    from octavo.sampling_params import BeamSearchParams, SamplingParams
 
 __version__ = "0.1.0"
 
@@ -32,7 +31,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "LLM": "octavo.llm",
     "EngineConfig": "octavo.config",
-    "BeamSearchParams": "octavo.beam_search_params",
+    "BeamSearchParams": "octavo.sampling_params",
     "SamplingParams": "octavo.sampling_params",
     "CompletionOutput": "octavo.outputs",
     "Logprob": "octavo.outputs",

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from weakref import finalize
 
-from octavo.beam_search_params import BeamSearchParams
 from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.engine.loading import load_engine
 from octavo.engine.request import namespace_of
@@ -24,7 +23,7 @@ from octavo.errors import RequestError
 from octavo.models.conversation import render_conversation
 from octavo.outputs import RequestOutput
 from octavo.runner.pooling import PoolingKind
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearchParams, SamplingParams
 
 PromptLike = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]

@@ -1,10 +1,10 @@
-"""How a request wants its tokens chosen and its text cut.
+"""How a request wants its tokens chosen and its text cut, or its answers searched.
 
 Owns: the fields' names (vLLM's), defaults, allowed ranges. Must not know: models, except for the vocabulary's size that
 `SamplingParams.check_vocabulary` is given.
 
 Invariants:
-1. A `SamplingParams` that exists is valid but for its token ids, which `check_vocabulary` checks.
+1. A `SamplingParams` that exists is valid but for its token ids, which `check_vocabulary` checks; a `BeamSearchParams` is valid.
 """
 
 import math
@@ -17,6 +17,8 @@ from octavo.errors import RequestError
 
 MAX_LOGPROBS = 64
 MAX_CHOICES = 128
+MAX_BEAMS = 64
+MAX_LENGTH_PENALTY = 10  # every possible length to this power is a float
 MAX_STOP_STRINGS = 64
 MAX_BIAS = 1e30  # finite after any sum of biases and penalties
 LOWEST_TEMPERATURE = 1e-5  # below it a soft-max over float32 logits has one survivor: the request is greedy
@@ -213,3 +215,52 @@ class SamplingParams:
             for token in ids:
                 if not 0 <= token < vocab_size:
                     raise _reject(name, token, f"a token id from 0 to {vocab_size - 1}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamSearchParams:
+    """The fields of one beam search, with the meanings that transformers gives them.
+
+    Attributes:
+        num_beams: continuations that are pursued side by side.
+        n: how many of the finished ones are returned, best first; all `num_beams` if not given.
+        max_tokens: most tokens of an answer; the default is shortened to what the model length leaves.
+        length_penalty: a finished answer's score is the sum of its tokens' log-probabilities divided by its length to this power:
+            above 0 favours long answers, below 0 short ones.
+        early_stopping: when to end once `num_beams` answers are finished. True: at once. False: when the best running beam, at its
+            present length, scores below the worst of them. "never": when no running beam can score above it any more.
+        ignore_eos: the model's end tokens do not end an answer.
+        skip_special_tokens: leave control tokens out of the text.
+    """
+
+    num_beams: int
+    n: int | None = None
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        self._check_whole("num_beams", MAX_BEAMS)
+        self._check_whole("max_tokens", 2**31 - 1)
+        if self.n is not None:
+            self._check_whole("n", self.num_beams)
+        penalty = self.length_penalty
+        if isinstance(penalty, bool) or not isinstance(penalty, Real) or not abs(penalty) <= MAX_LENGTH_PENALTY:
+            raise _reject("length_penalty", penalty, f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}")
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            raise _reject("early_stopping", self.early_stopping, 'true, false or "never"')
+        for name in ("ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise _reject(name, getattr(self, name), "true or false")
+
+    @property
+    def num_answers(self) -> int:
+        """Answers that are returned."""
+        return self.num_beams if self.n is None else self.n
+
+    def _check_whole(self, name: str, highest: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
+            raise _reject(name, value, f"a whole number from 1 to {highest}")

@@ -10,12 +10,12 @@ Invariants:
 2. A request's choices are its live beams, best first, until the search is over; then its answers.
 """
 
-from octavo.beam_search_params import BeamSearchParams
 from octavo.engine.beam_search import BeamSearch, Continuation, Hypothesis
 from octavo.engine.in_flight import InFlight
 from octavo.engine.request import Choice, Request
 from octavo.outputs import CompletionOutput
 from octavo.runner.sampler import TokenLogprobs
+from octavo.sampling_params import BeamSearchParams
 from octavo.scheduler.sequence import Sequence
 
 

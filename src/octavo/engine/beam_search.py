@@ -3,7 +3,7 @@
 Owns: beams' scores, finished answers and the end of a search, as transformers defines them. Must not know: sequences, memory, text.
 
 Invariants:
-1. Sums and quotients are float32, as in transformers, so that equal log-probabilities give equal choices.
+1. Sums are float32, as in transformers, so that equal log-probabilities give equal choices.
 2. Ties go to the beam with the lower number, then to the more likely token.
 """
 
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.beam_search_params import BeamSearchParams
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearchParams, SamplingParams
 
 
 def greedy_params(params: BeamSearchParams) -> SamplingParams:
@@ -97,7 +96,7 @@ class BeamSearch:
     def best_answers(self, answers: Sequence[list[int]]) -> list[Hypothesis]:
         """Returns what a search that is cut short has: finished answers, then live beams, each best first."""
         live = [
-            Hypothesis(answer, float(logprob), float(self._score(logprob, max(1, len(answer)))), is_ended=False)
+            Hypothesis(answer, float(logprob), self._score(logprob, max(1, len(answer))), is_ended=False)
             for answer, logprob in zip(answers, self._logprobs, strict=False)
         ]
         return self.finished + live
@@ -116,7 +115,7 @@ class BeamSearch:
 
     def _finish(self, token_ids: list[int], logprob: np.float32) -> None:
         """Adds a finished answer if it is among the best."""
-        score = float(self._score(logprob, len(token_ids)))
+        score = self._score(logprob, len(token_ids))
         self.finished.append(Hypothesis(token_ids, float(logprob), score, token_ids[-1] in self._end_token_ids))
         self.finished.sort(key=lambda hypothesis: -hypothesis.score)
         del self.finished[self._params.num_beams :]
@@ -131,5 +130,5 @@ class BeamSearch:
         best_possible = self._score(self._logprobs[0], self.max_answer_tokens if grows else length)
         return not best_possible > self.finished[-1].score
 
-    def _score(self, logprob: np.float32, length: int) -> np.float32:
-        return logprob / np.float32(length**self._params.length_penalty)
+    def _score(self, logprob: np.float32, length: int) -> float:
+        return float(logprob) / length**self._params.length_penalty

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from octavo.beam_search_params import BeamSearchParams
 from octavo.engine.beam_group import BeamGroup
 from octavo.engine.beam_search import greedy_params
 from octavo.engine.block_map import BlockMap, describe_blocks
@@ -40,7 +39,7 @@ from octavo.runner.model_runner import ModelRunner, StepResult
 from octavo.runner.pooling import Pooling, PoolingKind, check_pooling
 from octavo.runner.sampler import SampledToken, TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearchParams, SamplingParams
 from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.scheduler import Scheduler
 from octavo.scheduler.sequence import Sequence
@@ -300,7 +299,7 @@ class Engine:
 
     def dump(self) -> StateDump:
         """Returns everything that is in the engine, for somebody who wants to know why nothing runs."""
-        return dump_state(self._scheduler, self._choices)
+        return dump_state(self._scheduler, self._in_flight.choices)
 
     def explain(self, request_id: str) -> RequestExplanation | None:
         """Returns what happened to a request that is in flight or left lately; None for any other."""

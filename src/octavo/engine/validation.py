@@ -9,14 +9,13 @@ Invariants:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.beam_search_params import BeamSearchParams
 from octavo.engine.beam_search import BeamSearch, greedy_params
 from octavo.engine.grammar import CompiledGrammar
 from octavo.engine.request import PromptInput
 from octavo.errors import RequestError
 from octavo.models.tokenizer import Tokenizer
 from octavo.runner.sampling_request import SamplingRequest, bitmask_of
-from octavo.sampling_params import DefaultCount, SamplingParams
+from octavo.sampling_params import BeamSearchParams, DefaultCount, SamplingParams
 from octavo.scheduler.scheduler import Scheduler
 
 
