@@ -54,8 +54,10 @@ def test_explanation_says_what_a_request_waited_for() -> None:
                 time.sleep(0.001)
             time.sleep(0.05)
             waiting, running = explain(server, "second"), explain(server, "first")
+            assert {told["request_id"] for told in server.http.get("/octavo/requests").json()} == {"first", "second"}
             first.read()
         thread.join()
+        assert server.http.get("/octavo/requests").json() == []
         assert waiting["choices"][0]["state"] == "waiting" and waiting["queue_ms"] is None
         assert running["choices"][0]["state"] == "running" and running["choices"][0]["num_blocks"] > 0
         assert "as many sequences ran as may at once" in explain(server, "second")["waited_for"]

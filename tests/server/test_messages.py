@@ -123,6 +123,7 @@ WRONG: list[tuple[dict, str]] = [
 def test_wrong_messages_are_refused(server: RunningServer, fields: dict, param: str) -> None:
     response = server.http.post("/v1/messages", json={"model": MODEL_NAME, "max_tokens": 5, "messages": HELLO, **fields})
     assert response.status_code == 400
+    assert response.json()["type"] == "error" and response.json()["error"]["type"] == "invalid_request_error"
     assert response.json()["error"]["param"].startswith(param), response.text
 
 

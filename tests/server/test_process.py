@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from octavo.errors import ConfigError
+from octavo.server.config import ServerConfig
+from octavo.server.http_server import open_sockets
 from server.scripted import answer_of
 
 TESTS = Path(__file__).parents[1]
@@ -131,6 +135,29 @@ def test_idle_server_ends_and_costs_no_time() -> None:
         assert process_seconds(process.process.pid) - before < 0.1
         process.process.send_signal(signal.SIGINT)
         assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"host": "nope.invalid"}, "host='nope.invalid' cannot be found"),
+        ({"host": "192.0.2.1"}, "host='192.0.2.1', port=0 cannot be listened on: Cannot assign requested address"),
+    ],
+    ids=str,
+)
+def test_an_address_that_cannot_be_served_on_is_named(fields: dict, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)) as raised:
+        open_sockets(ServerConfig(**{"port": 0, **fields}))
+    assert raised.value.hint is not None and "--host" in raised.value.hint
+
+
+def test_a_port_that_somebody_has_is_named() -> None:
+    (first,) = open_sockets(ServerConfig(port=0))
+    with first:
+        first.listen()
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port={port} cannot be listened on: Address already in use"):
+            open_sockets(ServerConfig(port=port))
 
 
 def process_seconds(pid: int) -> float:

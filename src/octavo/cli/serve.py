@@ -27,11 +27,12 @@ def command(model: str, **options: Any) -> None:
     engine_config = EngineConfig(model=model, **given_settings(EngineConfig, options))
     from octavo.engine.loading import load_engine
     from octavo.server.app import create_app
-    from octavo.server.http_server import serve, set_up_logging
+    from octavo.server.http_server import open_sockets, serve, set_up_logging
 
     set_up_logging(config)
+    sockets = open_sockets(config)  # before the weights are read: somebody may have the port
     engine = load_engine(engine_config)
     if engine.guard is not None:
         for line in engine.guard.budget.lines():
             logger.info("memory: %s", line)
-    serve(create_app(engine, config), config)
+    serve(create_app(engine, config), config, sockets)

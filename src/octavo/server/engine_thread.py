@@ -134,6 +134,11 @@ class EngineThread:
         """HTTP requests that the engine works for."""
         return len(self._answers)
 
+    @property
+    def request_ids(self) -> list[str]:
+        """The engine's names of the requests whose answers are not whole."""
+        return [request_id for answer in self._answers for request_id in answer.request_ids]
+
     async def submit(self, submissions: list[Submission], *, streams: bool) -> Answer:
         """Hands an HTTP request's prompts to the engine.
 

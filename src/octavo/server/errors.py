@@ -1,6 +1,7 @@
 """Errors as HTTP shows them, in the form that OpenAI's clients read.
 
-Owns: the mapping from causes to statuses and to ``{"error": {"message", "type", "param", "code"}}``. Must not know: routes.
+Owns: the mapping from causes to statuses and to ``{"error": {"message", "type", "param", "code"}}``, in Anthropic's form on its
+path. Must not know: routes.
 
 Invariants:
 1. A client's fault is 400, 401, 404, 413 or 429, ours is 500 or 503; 422 is never sent.
@@ -28,6 +29,8 @@ _KINDS = {  # status -> (type, code)
     500: ("server_error", "internal_error"),
     503: ("server_error", "unavailable"),
 }
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}  # where its interface has words of its own
 _OTHER_KIND = ("invalid_request_error", "invalid_value")
 
 
@@ -56,14 +59,20 @@ class ApiError(Exception):
         """Returns the JSON body."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        """Returns the HTTP answer; a client that may try again is told when."""
+    def anthropic_body(self) -> dict[str, Any]:
+        """Returns the JSON body as Anthropic's clients read it; `param` and `code` are ours."""
+        error = self.body()["error"]
+        return {"type": "error", "error": {**error, "type": _ANTHROPIC_TYPES.get(self.status, error["type"])}}
+
+    def response(self, path: str) -> JSONResponse:
+        """Returns the HTTP answer to a request for a path; a client that may try again is told when."""
         headers = {}
         if self.status in (429, 503):
             headers["Retry-After"] = str(math.ceil(self.retry_after_seconds))
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return JSONResponse(self.body(), self.status, headers)
+        is_anthropic = path.startswith(ANTHROPIC_PATH)
+        return JSONResponse(self.anthropic_body() if is_anthropic else self.body(), self.status, headers)
 
 
 def invalid(param: str, message: str) -> ApiError:
@@ -87,22 +96,31 @@ def install_handlers(app: FastAPI) -> None:
     """Makes every foreseen error that leaves a route an answer in this form; the gate sees to the others."""
 
     @app.exception_handler(ApiError)
-    async def _api_error(_request: Request, error: ApiError) -> JSONResponse:
-        return error.response()
+    async def _api_error(request: Request, error: ApiError) -> JSONResponse:
+        return error.response(request.url.path)
 
     @app.exception_handler(OctavoError)
-    async def _octavo_error(_request: Request, error: OctavoError) -> JSONResponse:
-        return as_api_error(error).response()
+    async def _octavo_error(request: Request, error: OctavoError) -> JSONResponse:
+        return as_api_error(error).response(request.url.path)
 
     @app.exception_handler(RequestValidationError)
-    async def _validation_error(_request: Request, error: RequestValidationError) -> JSONResponse:
-        return describe_validation(error.errors(), error.body).response()
+    async def _validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
+        return describe_validation(error.errors(), error.body).response(request.url.path)
 
     @app.exception_handler(HTTPException)
-    async def _http_error(_request: Request, error: HTTPException) -> JSONResponse:
-        response = ApiError(error.status_code, str(error.detail)).response()
+    async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
+        response = ApiError(error.status_code, _http_message(request, error)).response(request.url.path)
         response.headers.update(error.headers or {})
         return response
+
+
+def _http_message(request: Request, error: HTTPException) -> str:
+    path = _shortened(request.url.path, MAX_QUOTED_CHARS)
+    if error.status_code == 404:
+        return f"there is no path {path}; /docs lists those that there are"
+    if error.status_code == 405:
+        return f"{path} does not take {request.method}; it takes {(error.headers or {}).get('Allow', 'other methods')}"
+    return str(error.detail)
 
 
 def describe_validation(errors: Sequence[Mapping[str, Any]], body: Any) -> ApiError:

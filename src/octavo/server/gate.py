@@ -59,12 +59,13 @@ class Gate:
             body = await self._read_body(Headers(scope=scope), receive)
             await self._app(scope, _replay(body, receive), send_with_id)
         except ApiError as error:
-            await error.response()(scope, receive, send_with_id)
+            await error.response(scope["path"])(scope, receive, send_with_id)
         except Exception:  # whatever a route does, its client gets an answer and the server goes on
             logger.exception("request %s failed", call.request_id)
             if status:
                 raise
-            await ApiError(500, "the server failed on this request; its log says how").response()(scope, receive, send_with_id)
+            failed = ApiError(500, "the server failed on this request; its log says how")
+            await failed.response(scope["path"])(scope, receive, send_with_id)
         finally:
             seconds = time.perf_counter() - started
             self._access_log.write(scope, call, status=GONE_STATUS if call.is_gone else status, seconds=seconds)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from types import FrameType
 
@@ -20,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from octavo.errors import ConfigError
 from octavo.server.config import ServerConfig
 from octavo.server.context import ServerContext
 from octavo.server.errors import ApiError
@@ -104,12 +106,43 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(app: FastAPI, config: ServerConfig) -> None:
+def open_sockets(config: ServerConfig) -> list[socket.socket]:
+    """Takes the address to serve on; who asks there is refused until `serve` listens.
+
+    Raises:
+        ConfigError: it is not an address of this machine, or somebody has it.
+    """
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+    except OSError as cause:
+        hint = "--host takes an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
+        raise ConfigError(f"host={config.host!r} cannot be found: {cause.strerror}", hint=hint) from cause
+    addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+    return [_open_socket(family, address) for family, address in addresses][: None if config.port else 1]
+
+
+def _open_socket(family: int, address: tuple) -> socket.socket:
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    try:
+        opened.bind(address)
+    except OSError as cause:
+        opened.close()
+        raise ConfigError(
+            f"host={address[0]!r}, port={address[1]} cannot be listened on: {cause.strerror}",
+            hint="--port takes another one (0: any that is free), --host another address of this machine",
+        ) from cause
+    return opened
+
+
+def serve(app: FastAPI, config: ServerConfig, sockets: list[socket.socket]) -> None:
     """Serves until a signal ends it."""
     if config.is_exposed_without_key:
         logger.warning("listening on %s without a key: anyone who reaches this machine can use the model", config.host)
     sys.setswitchinterval(SWITCH_SECONDS)
-    HttpServer(uvicorn_config(app, config), app.state.context).run()
+    HttpServer(uvicorn_config(app, config), app.state.context).run(sockets)
 
 
 def uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:

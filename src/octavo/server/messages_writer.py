@@ -32,7 +32,7 @@ class MessageStream(EventStream):
     last_event = b""
 
     def describe(self, error: ApiError) -> bytes:
-        return named_event({"type": "error", "error": error.body()["error"]})
+        return named_event(error.anthropic_body())
 
 
 @dataclass

@@ -127,9 +127,10 @@ class ErrorDetail(ResponseBody):
 
 
 class ErrorResponse(ResponseBody):
-    """Every answer that is no success."""
+    """Every answer that is no success; ``type`` is there where Anthropic's clients ask."""
 
     error: ErrorDetail
+    type: Literal["error"] | None = None
 
 
 # What a route that also streams says of success, beside its whole body.

@@ -23,6 +23,14 @@ router = APIRouter(prefix="/octavo", tags=["inspection"], responses=ERROR_RESPON
 Context = Annotated[ServerContext, Depends(get_context)]
 
 
+@router.get("/requests")
+async def list_requests(context: Context) -> list[RequestExplanation]:
+    """Explains every request whose answer is not whole yet."""
+    names = context.engine.request_ids
+    found = await context.engine.call(lambda engine: [engine.explain(name) for name in names])
+    return [explanation for explanation in found if explanation is not None]
+
+
 @router.get("/requests/{request_id:path}")
 async def explain_request(request_id: str, context: Context) -> RequestExplanation:
     """Explains a request that is in the engine or left it lately.

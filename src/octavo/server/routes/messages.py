@@ -26,7 +26,7 @@ Context = Annotated[ServerContext, Depends(get_context)]
 async def create_message(
     body: MessagesRequest, request: Request, context: Context, call: Annotated[Call, Depends(get_call)]
 ) -> Response:
-    """Continues a conversation in the form of Anthropic's interface; errors have this server's form there too."""
+    """Continues a conversation in the form of Anthropic's interface, errors included."""
     job = await prepare_chat(body.as_chat(), context, call)
     num_prompt_tokens = len(job.submissions[0].prompt_token_ids)
     writer = MessagesWriter(f"msg_{call.request_id}", context.model.name, num_prompt_tokens, job.tools)
