@@ -1,6 +1,7 @@
 // The Python module octavo._cpu. Checks every array and hands raw pointers to the kernels.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -97,11 +98,12 @@ class Arguments {
   void keep(nb::handle value) { owners_->push_back(nb::borrow(value)); }
 
   template <class Args>
-  void submit(Executor& executor, Kernel<Args>* kernel, const Args& args, RowCount row_count, int64_t num_rows) {
+  void submit(Executor& executor, std::string name, Kernel<Args>* kernel, const Args& args, RowCount row_count,
+              int64_t num_rows) {
     auto bound = [kernel, args](int64_t rows, Worker& worker) { kernel(args, rows, worker); };
     executor.prepare();
     nb::gil_scoped_release release;
-    executor.submit({bound, row_count, owners_}, num_rows);
+    executor.submit({std::move(name), bound, row_count, owners_}, num_rows);
   }
 
  private:
@@ -127,7 +129,7 @@ void embed(Executor& executor, nb::handle token_ids, nb::handle table, nb::handl
   const auto out_view = arguments.array<float>("out", out, {kAnySize, weight.num_inputs});
   const auto ids = arguments.array<const int32_t>("token_ids", token_ids, {out_view.rows()});
   const EmbedArgs args{ids.data, &weight, out_view.data, out_view.stride, scale};
-  arguments.submit(executor, executor.kernels().embed, args, RowCount::kTokens, out_view.rows());
+  arguments.submit(executor, "embed", executor.kernels().embed, args, RowCount::kTokens, out_view.rows());
 }
 
 void rms_norm(Executor& executor, nb::handle x, nb::handle weight, nb::handle out, float eps, bool accumulate,
@@ -141,7 +143,7 @@ void rms_norm(Executor& executor, nb::handle x, nb::handle weight, nb::handle ou
   const auto* row_ids = arguments.optional<const int32_t>("rows", rows, {num_rows});
   const RmsNormArgs args{x_view.data,     x_view.stride, row_ids, weight_view.data, out_view.data,
                          out_view.stride, size,          eps,     accumulate};
-  arguments.submit(executor, executor.kernels().rms_norm, args, RowCount::kTokens, num_rows);
+  arguments.submit(executor, "rms_norm", executor.kernels().rms_norm, args, RowCount::kTokens, num_rows);
 }
 
 void linear(Executor& executor, nb::handle x, nb::handle packed, nb::handle out, nb::handle bias, bool accumulate) {
@@ -152,7 +154,8 @@ void linear(Executor& executor, nb::handle x, nb::handle packed, nb::handle out,
   const auto out_view = arguments.array<float>("out", out, {x_view.rows(), weight.num_outputs});
   const auto* bias_data = arguments.optional<const float>("bias", bias, {weight.num_outputs});
   const LinearArgs args{x_view.data, x_view.stride, &weight, bias_data, out_view.data, out_view.stride, accumulate};
-  arguments.submit(executor, executor.kernels().linear, args, RowCount::kTokens, x_view.rows());
+  const std::string name = "linear " + std::to_string(weight.num_outputs) + " x " + std::to_string(weight.num_inputs);
+  arguments.submit(executor, name, executor.kernels().linear, args, RowCount::kTokens, x_view.rows());
 }
 
 void rotary(Executor& executor, nb::handle positions, nb::handle inverse_frequencies, nb::handle out, float scale) {
@@ -161,7 +164,7 @@ void rotary(Executor& executor, nb::handle positions, nb::handle inverse_frequen
   const auto out_view = arguments.dense<float>("out", out, {kAnySize, 2, frequencies.rows()});
   const auto position_view = arguments.array<const int32_t>("positions", positions, {out_view.rows()});
   const RotaryArgs args{position_view.data, frequencies.data, out_view.data, frequencies.rows(), scale};
-  arguments.submit(executor, executor.kernels().rotary, args, RowCount::kTokens, out_view.rows());
+  arguments.submit(executor, "rotary", executor.kernels().rotary, args, RowCount::kTokens, out_view.rows());
 }
 
 KVDtype kv_dtype_from_name(const std::string& name) {
@@ -207,7 +210,8 @@ void rope_and_store(Executor& executor, nb::handle qkv, nb::handle rotation, nb:
                               slots.data,         layer,
                               num_q_heads,        q_weight,
                               k_weight,           eps};
-  arguments.submit(executor, executor.kernels().rope_and_store, args, RowCount::kTokens, qkv_view.rows());
+  arguments.submit(executor, "rope_and_store", executor.kernels().rope_and_store, args, RowCount::kTokens,
+                   qkv_view.rows());
 }
 
 void paged_attention(Executor& executor, nb::handle qkv, nb::handle kv, nb::handle step, int64_t group, nb::handle out,
@@ -247,7 +251,7 @@ void paged_attention(Executor& executor, nb::handle qkv, nb::handle kv, nb::hand
                                 soft_cap,
                                 sink_data,
                                 &executor.attention_workspace()};
-  arguments.submit(executor, executor.kernels().paged_attention, args, RowCount::kSeqs, num_seqs);
+  arguments.submit(executor, "paged_attention", executor.kernels().paged_attention, args, RowCount::kSeqs, num_seqs);
 }
 
 void gated_activation(Executor& executor, nb::handle gate_up, nb::handle out, const std::string& activation) {
@@ -260,14 +264,15 @@ void gated_activation(Executor& executor, nb::handle gate_up, nb::handle out, co
   const GatedActivationArgs args{gate.data,     gate.stride,
                                  out_view.data, out_view.stride,
                                  size,          activation == "silu" ? Activation::kSilu : Activation::kGeluTanh};
-  arguments.submit(executor, executor.kernels().gated_activation, args, RowCount::kTokens, out_view.rows());
+  arguments.submit(executor, "gated_activation", executor.kernels().gated_activation, args, RowCount::kTokens,
+                   out_view.rows());
 }
 
 void soft_cap(Executor& executor, nb::handle x, float cap) {
   Arguments arguments;
   const auto view = arguments.array<float>("x", x, {kAnySize, kAnySize});
   const SoftCapArgs args{view.data, view.stride, view.shape[1], cap};
-  arguments.submit(executor, executor.kernels().soft_cap, args, RowCount::kTokens, view.rows());
+  arguments.submit(executor, "soft_cap", executor.kernels().soft_cap, args, RowCount::kTokens, view.rows());
 }
 
 void copy_blocks(Executor& executor, nb::handle storage, nb::handle pairs) {
@@ -278,7 +283,7 @@ void copy_blocks(Executor& executor, nb::handle storage, nb::handle pairs) {
     require(pair_view.data[i] >= 0 && pair_view.data[i] < blocks.rows(), "pairs: block id outside storage");
   }
   const CopyBlocksArgs args{reinterpret_cast<std::byte*>(blocks.data), blocks.shape[1], pair_view.data};
-  arguments.submit(executor, executor.kernels().copy_blocks, args, RowCount::kTokens, pair_view.rows());
+  arguments.submit(executor, "copy_blocks", executor.kernels().copy_blocks, args, RowCount::kTokens, pair_view.rows());
 }
 
 // Returns the ids after checking that each is in 0 .. limit - 1.
@@ -303,7 +308,7 @@ void adjust_logits(Executor& executor, nb::handle logits, nb::handle rows, nb::h
                               checked_ids(arguments, "token_ids", token_ids, num_entries, view.shape[1]),
                               arguments.array<const float>("repetition", repetition, {num_entries}).data,
                               arguments.array<const float>("additive", additive, {num_entries}).data};
-  arguments.submit(executor, executor.kernels().adjust_logits, args, RowCount::kTokens, num_entries);
+  arguments.submit(executor, "adjust_logits", executor.kernels().adjust_logits, args, RowCount::kTokens, num_entries);
 }
 
 void mask_logits(Executor& executor, nb::handle logits, nb::handle rows, nb::handle bitmasks) {
@@ -317,7 +322,7 @@ void mask_logits(Executor& executor, nb::handle logits, nb::handle rows, nb::han
                             checked_ids(arguments, "rows", rows, num_entries, view.rows()),
                             reinterpret_cast<const uint32_t*>(masks.data),
                             masks.stride};
-  arguments.submit(executor, executor.kernels().mask_logits, args, RowCount::kTokens, num_entries);
+  arguments.submit(executor, "mask_logits", executor.kernels().mask_logits, args, RowCount::kTokens, num_entries);
 }
 
 void sample(Executor& executor, nb::handle logits, nb::handle rows, nb::handle parameters, nb::handle keys,
@@ -332,7 +337,7 @@ void sample(Executor& executor, nb::handle logits, nb::handle rows, nb::handle p
                         arguments.dense<const float>("parameters", parameters, {num_entries, 4}).data,
                         arguments.dense<const uint64_t>("keys", keys, {num_entries, 3}).data,
                         arguments.array<int32_t>("out", out, {num_entries}).data};
-  arguments.submit(executor, executor.kernels().sample, args, RowCount::kTokens, num_entries);
+  arguments.submit(executor, "sample", executor.kernels().sample, args, RowCount::kTokens, num_entries);
 }
 
 void logprobs(Executor& executor, nb::handle logits, nb::handle rows, nb::handle chosen, nb::handle top_ids,
@@ -350,7 +355,7 @@ void logprobs(Executor& executor, nb::handle logits, nb::handle rows, nb::handle
                           ids.data,
                           arguments.dense<float>("top_logprobs", top_logprobs, {num_entries, ids.shape[1]}).data,
                           ids.shape[1] - 1};
-  arguments.submit(executor, executor.kernels().logprobs, args, RowCount::kTokens, num_entries);
+  arguments.submit(executor, "logprobs", executor.kernels().logprobs, args, RowCount::kTokens, num_entries);
 }
 
 void chosen_ranks(Executor& executor, nb::handle logits, nb::handle rows, nb::handle chosen, nb::handle out) {
@@ -363,7 +368,7 @@ void chosen_ranks(Executor& executor, nb::handle logits, nb::handle rows, nb::ha
                              checked_ids(arguments, "rows", rows, num_entries, view.rows()),
                              checked_ids(arguments, "chosen", chosen, num_entries, view.shape[1]),
                              arguments.array<int32_t>("out", out, {num_entries}).data};
-  arguments.submit(executor, executor.kernels().chosen_ranks, args, RowCount::kTokens, num_entries);
+  arguments.submit(executor, "chosen_ranks", executor.kernels().chosen_ranks, args, RowCount::kTokens, num_entries);
 }
 
 // Reads one octavo.kernels.host_tensor.HostTensor of two dimensions.
@@ -407,6 +412,9 @@ NB_MODULE(_cpu, m) {
       .def_prop_ro("num_bytes", [](const PackedWeight& w) { return w.num_bytes; });
   m.def("pack_weight", &pack);
 
+  nb::class_<OperationTime>(m, "OperationTime")
+      .def_ro("num_calls", &OperationTime::num_calls)
+      .def_ro("seconds", &OperationTime::seconds);
   nb::class_<Executor>(m, "Executor");
   nb::class_<EagerExecutor, Executor>(m, "EagerExecutor")
       .def("__init__",
@@ -414,7 +422,9 @@ NB_MODULE(_cpu, m) {
              require(num_threads >= 1, "num_threads: expected at least 1, got " + std::to_string(num_threads));
              new (self) EagerExecutor(num_threads, *find_instruction_set(instruction_set).kernels);
            })
-      .def_prop_ro("num_threads", [](EagerExecutor& self) { return self.pool().num_threads(); });
+      .def_prop_ro("num_threads", [](EagerExecutor& self) { return self.pool().num_threads(); })
+      .def("start_profile", &EagerExecutor::start_profile)
+      .def("profile", [](EagerExecutor& self) { return self.profile() == nullptr ? Profile() : *self.profile(); });
   nb::class_<Program, Executor>(m, "Program")
       .def(nb::init<std::shared_ptr<EagerExecutor>>())
       .def_prop_ro("num_operations", &Program::num_operations)

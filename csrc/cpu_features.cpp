@@ -16,6 +16,8 @@ namespace octavo {
   }
 #ifdef OCTAVO_HAVE_AVX2
 OCTAVO_DECLARE_TABLE(avx2)
+#endif
+#ifdef OCTAVO_HAVE_AVX512
 OCTAVO_DECLARE_TABLE(avx512)
 OCTAVO_DECLARE_TABLE(avx512_bf16)
 #endif
@@ -31,14 +33,14 @@ OCTAVO_DECLARE_TABLE(neon_bf16)
 namespace {
 
 #if defined(__x86_64__)
-bool has_x86_64_v3() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+[[maybe_unused]] bool has_x86_64_v3() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
-bool has_x86_64_v4() {
+[[maybe_unused]] bool has_x86_64_v4() {
   return has_x86_64_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-bool has_avx512_bf16() {
+[[maybe_unused]] bool has_avx512_bf16() {
   return has_x86_64_v4() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 }
 #elif defined(__aarch64__)
@@ -53,9 +55,11 @@ bool has_neon_bf16() {
 
 std::vector<InstructionSet> runnable_instruction_sets() {
   std::vector<InstructionSet> sets;
-#ifdef OCTAVO_HAVE_AVX2
+#ifdef OCTAVO_HAVE_AVX512
   if (has_avx512_bf16()) sets.push_back({"avx512_bf16", &avx512_bf16::kKernelTable, &avx512_bf16::kProbeTable});
   if (has_x86_64_v4()) sets.push_back({"avx512", &avx512::kKernelTable, &avx512::kProbeTable});
+#endif
+#ifdef OCTAVO_HAVE_AVX2
   if (has_x86_64_v3()) sets.push_back({"avx2", &avx2::kKernelTable, &avx2::kProbeTable});
 #endif
 #ifdef OCTAVO_HAVE_EMULATED512

@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 #include <string>
 
@@ -13,10 +14,34 @@ void check_row_count(const char* name, int64_t value, int64_t largest) {
                               std::to_string(value));
 }
 
+// Measures from one operation's end to the next one's; without a profile it does nothing.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Profile* profile) : profile_(profile) {
+    if (profile_ != nullptr) last_ = Clock::now();
+  }
+
+  void add(const BoundOperation& operation) {
+    if (profile_ == nullptr) return;
+    const Clock::time_point now = Clock::now();
+    OperationTime& time = (*profile_)[operation.name];
+    time.num_calls += 1;
+    time.seconds += std::chrono::duration<double>(now - last_).count();
+    last_ = Clock::now();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Profile* profile_;
+  Clock::time_point last_;
+};
+
 }  // namespace
 
 void EagerExecutor::submit(BoundOperation operation, int64_t num_rows) {
+  Stopwatch stopwatch(profile());
   pool_.run([&](Worker& worker) { operation.kernel(num_rows, worker); });
+  stopwatch.add(operation);
 }
 
 void Program::submit(BoundOperation operation, int64_t num_rows) {
@@ -29,9 +54,11 @@ void Program::run(int64_t num_tokens, int64_t num_seqs) {
   check_row_count("num_tokens", num_tokens, max_tokens_);
   check_row_count("num_seqs", num_seqs, max_seqs_);
   executor_->pool().run([&](Worker& worker) {
+    Stopwatch stopwatch(worker.index == 0 ? executor_->profile() : nullptr);
     for (const BoundOperation& operation : operations_) {
       operation.kernel(operation.row_count == RowCount::kTokens ? num_tokens : num_seqs, worker);
       worker.barrier();
+      stopwatch.add(operation);
     }
   });
 }

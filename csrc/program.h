@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,12 +18,22 @@ namespace octavo {
 // Which number of the step an operation takes as its number of rows.
 enum class RowCount { kTokens, kSeqs };
 
+// How often operations of one name ran, and how long until the last worker was done.
+struct OperationTime {
+  int64_t num_calls = 0;
+  double seconds = 0;
+};
+
 // An operation with its arguments bound. `owners` keeps the memory behind the arguments alive.
 struct BoundOperation {
+  std::string name;
   std::function<void(int64_t num_rows, Worker& worker)> kernel;
   RowCount row_count;
   std::shared_ptr<const void> owners;
 };
+
+// Times by name of operation.
+using Profile = std::map<std::string, OperationTime>;
 
 class Executor {
  public:
@@ -49,11 +61,17 @@ class EagerExecutor : public Executor {
   ThreadPool& pool() { return pool_; }
   WeightArena& arena() { return arena_; }
 
+  // From now on every operation is timed, those of programs too.
+  void start_profile() { profile_ = std::make_unique<Profile>(); }
+  // Null unless there is a profile.
+  Profile* profile() { return profile_.get(); }
+
  private:
   ThreadPool pool_;
   WeightArena arena_;
   const KernelTable& kernels_;
   AttentionWorkspace attention_workspace_;
+  std::unique_ptr<Profile> profile_;
 };
 
 // Records operations; run() walks them on all threads with a barrier after each.

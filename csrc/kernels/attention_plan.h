@@ -15,10 +15,6 @@ static_assert(kMaxRows >= kMaxGroupSize);
 // With fewer items than this for each worker, KV heads are dealt one by one.
 constexpr int64_t kItemsPerWorker = 4;
 
-static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // The first position that a query sees.
 static inline int64_t first_visible(const PagedAttentionArgs& args, int64_t position) {
   return args.sliding_window > 0 ? max_of(0, position + 1 - args.sliding_window) : 0;

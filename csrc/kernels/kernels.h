@@ -24,6 +24,10 @@ Kernel<SampleArgs> sample;
 Kernel<LogprobsArgs> logprobs;
 Kernel<ChosenRanksArgs> chosen_ranks;
 
+static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // A half-open range of items.
 struct Range {
   int64_t begin;

@@ -46,6 +46,23 @@ void write_outputs(const LinearArgs& args, int64_t first_row, int64_t num_rows, 
   }
 }
 
+// Multiplies the next panels: one, or for a single row as many side by side as the kind asks for. Returns their number.
+template <class Panel>
+int64_t multiply_panels(const PreparedRows& rows, const WeightSegment& segment, Range panels, float* sums,
+                        std::byte* chunk_floats) {
+  const std::byte* first = segment.panels + panels.begin * segment.panel_bytes;
+  if constexpr (Panel::kRowPanels > 1) {
+    if (rows.count == 1 && panels.begin + Panel::kRowPanels <= panels.end) {
+      for (int64_t i = 0; i < Panel::kRowPanels * kPanelWidth; ++i) sums[i] = 0;
+      Panel::multiply_row(rows, first, segment.panel_bytes, segment.num_groups, sums);
+      return Panel::kRowPanels;
+    }
+  }
+  for (int64_t i = 0; i < rows.count * kPanelWidth; ++i) sums[i] = 0;
+  Panel::multiply(rows, first, segment.num_groups, sums, chunk_floats);
+  return 1;
+}
+
 // The panels of one segment, for one chunk of rows.
 template <class Panel>
 void multiply_segment(const LinearArgs& args, Range rows, const WeightSegment& segment, Range panels, Worker& worker) {
@@ -53,19 +70,19 @@ void multiply_segment(const LinearArgs& args, Range rows, const WeightSegment& s
   const int64_t num_rows = rows.end - rows.begin;
   // An odd number of cache lines, so that rows do not compete for the same sets of a cache.
   const int64_t row_bytes = (Panel::row_bytes(num_groups) + 63) / 128 * 128 + 64;
-  const int64_t sums_bytes = num_rows * kPanelWidth * sizeof(float);
+  const int64_t sums_bytes = max_of(num_rows, Panel::kRowPanels) * kPanelWidth * sizeof(float);
   std::byte* scratch = worker.scratch(sums_bytes + kFloatChunkBytes + num_rows * row_bytes);
   float* sums = reinterpret_cast<float*>(scratch);
   const PreparedRows prepared{scratch + sums_bytes + kFloatChunkBytes, row_bytes, num_rows};
   for (int64_t row = 0; row < num_rows; ++row) {
     Panel::prepare(args.x + (rows.begin + row) * args.x_stride, args.weight->num_inputs, num_groups, prepared.row(row));
   }
-  for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
-    for (int64_t i = 0; i < num_rows * kPanelWidth; ++i) sums[i] = 0;
-    Panel::multiply(prepared, segment.panels + panel * segment.panel_bytes, num_groups, sums, scratch + sums_bytes);
-    const int64_t left = segment.num_outputs - panel * kPanelWidth;
-    write_outputs(args, rows.begin, num_rows, segment.first_output + panel * kPanelWidth,
-                  left < kPanelWidth ? left : kPanelWidth, sums);
+  while (panels.begin < panels.end) {
+    const int64_t output = panels.begin * kPanelWidth;
+    const int64_t num_panels = multiply_panels<Panel>(prepared, segment, panels, sums, scratch + sums_bytes);
+    write_outputs(args, rows.begin, num_rows, segment.first_output + output,
+                  min_of(num_panels * kPanelWidth, segment.num_outputs - output), sums);
+    panels.begin += num_panels;
   }
 }
 

@@ -27,23 +27,29 @@ struct Bf16Weights {
   }
 };
 
-template <class Weights>
+// A block of rows times kPanels panels that lie panel_bytes apart.
+template <class Weights, int kPanels = 1>
 struct FloatTile {
+  static constexpr int kVectors = kPanels * kPanelVectors;
+
   const float* x;
   int64_t x_stride;
   const std::byte* weights;
+  int64_t panel_bytes;
   int64_t num_pairs;
-  float* sums;            // [num_rows, kPanelWidth]
-  const std::byte* next;  // bf16 weights to look ahead to, or null
+  float* sums;  // [num_rows, kPanels * kPanelWidth]
+  int64_t num_rows;
+  Lookahead next;
 
   template <int kRows>
   void run(int64_t first_row) const {
-    Lookahead<Bf16Weights::kPairBytes> ahead(first_row == 0 ? next : nullptr, weights);
+    const Lookahead own = share_of_lookahead(next, first_row, kRows, num_rows);
+    Prefetcher<kPanels> ahead(own, num_pairs, panel_bytes);
     const float* rows = x + first_row * x_stride;
-    float* tile_sums = sums + first_row * kPanelWidth;
-    VF sum[kRows][kPanelVectors];
+    float* tile_sums = sums + first_row * kVectors * VF::kLanes;
+    VF sum[kRows][kVectors];
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kPanelVectors; ++v) sum[r][v] = load(tile_sums + r * kPanelWidth + v * VF::kLanes);
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = load(tile_sums + (r * kVectors + v) * VF::kLanes);
     }
     const std::byte* pair = weights;
     for (int64_t i = 0; i < num_pairs; ++i, pair += Weights::kPairBytes) {
@@ -52,22 +58,24 @@ struct FloatTile {
       add<kRows, 1>(rows + 2 * i + 1, pair, sum);
     }
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kPanelVectors; ++v) store(tile_sums + r * kPanelWidth + v * VF::kLanes, sum[r][v]);
+      for (int v = 0; v < kVectors; ++v) store(tile_sums + (r * kVectors + v) * VF::kLanes, sum[r][v]);
     }
   }
 
   template <int kRows, int kOdd>
-  void add(const float* inputs, const std::byte* pair, VF (&sum)[kRows][kPanelVectors]) const {
+  void add(const float* inputs, const std::byte* pair, VF (&sum)[kRows][kVectors]) const {
     VF input[kRows];
     for (int r = 0; r < kRows; ++r) input[r] = broadcast(inputs[r * x_stride]);
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const VF weight = Weights::template load<kOdd>(pair, v);
+    for (int v = 0; v < kVectors; ++v) {
+      const VF weight = Weights::template load<kOdd>(pair + v / kPanelVectors * panel_bytes, v % kPanelVectors);
       for (int r = 0; r < kRows; ++r) sum[r][v] = fma(input[r], weight, sum[r][v]);
     }
   }
 };
 
 struct FloatRows {
+  static constexpr int kRowPanels = 1;
+
   static int64_t row_bytes(int64_t num_groups) { return num_groups * kGroupSize * sizeof(float); }
 
   static void prepare(const float* x, int64_t num_inputs, int64_t num_groups, std::byte* row) {
@@ -84,12 +92,14 @@ constexpr int64_t kFloatChunkBytes = kFloatChunkGroups * kGroupSize * kPanelWidt
 
 template <class Weights>
 void multiply_chunk(const PreparedRows& rows, const std::byte* weights, int64_t first_group, int64_t num_groups,
-                    float* sums, const std::byte* next) {
+                    float* sums, const Lookahead& next) {
   const FloatTile<Weights> tile{reinterpret_cast<const float*>(rows.data) + first_group * kGroupSize,
                                 rows.stride / static_cast<int64_t>(sizeof(float)),
                                 weights,
+                                0,
                                 num_groups * kGroupSize / 2,
                                 sums,
+                                rows.count,
                                 next};
   for_each_row_block<Weights::kTileRows>(rows.count, tile);
 }
@@ -98,13 +108,16 @@ struct Fp32Panel : FloatRows {
   static void multiply(const PreparedRows& rows, const std::byte* panel, int64_t num_groups, float* sums, std::byte*) {
     for (int64_t group = 0; group < num_groups; group += kFloatChunkGroups) {
       const int64_t chunk = num_groups - group < kFloatChunkGroups ? num_groups - group : kFloatChunkGroups;
-      multiply_chunk<Fp32Weights>(rows, panel + group * kGroupSize / 2 * Fp32Weights::kPairBytes, group, chunk, sums,
-                                  nullptr);
+      const std::byte* weights = panel + group * kGroupSize / 2 * Fp32Weights::kPairBytes;
+      const int64_t chunk_bytes = chunk * kGroupSize / 2 * Fp32Weights::kPairBytes;
+      const int64_t distance = rows.count > kFloatTileRows ? chunk_bytes : kLookaheadBytes;
+      multiply_chunk<Fp32Weights>(rows, weights, group, chunk, sums, {weights + distance, chunk_bytes});
     }
   }
 };
 
 struct Bf16Panel : FloatRows {
+  static constexpr int kRowPanels = kFloatRowPanels;
   // From this many rows on, expanding a chunk to floats once is faster than expanding it for every block of rows.
   static constexpr int64_t kMinRowsToExpand = 9;
   static constexpr int64_t kGroupBytes = kGroupSize / 2 * Bf16Weights::kPairBytes;
@@ -112,14 +125,25 @@ struct Bf16Panel : FloatRows {
   static void multiply(const PreparedRows& rows, const std::byte* panel, int64_t num_groups, float* sums,
                        std::byte* chunk_floats) {
     if (rows.count < kMinRowsToExpand) {
-      const std::byte* next = panel + (rows.count > kBf16TileRows ? num_groups * kGroupBytes : kLookaheadBytes);
-      return multiply_chunk<Bf16Weights>(rows, panel, 0, num_groups, sums, next);
+      const int64_t num_bytes = num_groups * kGroupBytes;
+      const int64_t distance = rows.count > kBf16TileRows ? num_bytes : kLookaheadBytes;
+      return multiply_chunk<Bf16Weights>(rows, panel, 0, num_groups, sums, {panel + distance, num_bytes});
     }
     for (int64_t group = 0; group < num_groups; group += kFloatChunkGroups) {
       const int64_t chunk = num_groups - group < kFloatChunkGroups ? num_groups - group : kFloatChunkGroups;
       expand(panel + group * kGroupBytes, chunk * kGroupSize / 2, chunk_floats);
-      multiply_chunk<Fp32Weights>(rows, chunk_floats, group, chunk, sums, panel + (group + chunk) * kGroupBytes);
+      const Lookahead next{panel + (group + chunk) * kGroupBytes, chunk * kGroupBytes};
+      multiply_chunk<Fp32Weights>(rows, chunk_floats, group, chunk, sums, next);
     }
+  }
+
+  // One row times kRowPanels panels.
+  static void multiply_row(const PreparedRows& rows, const std::byte* panels, int64_t panel_bytes, int64_t num_groups,
+                           float* sums) {
+    const FloatTile<Bf16Weights, kRowPanels> tile{
+        reinterpret_cast<const float*>(rows.data), 0, panels, panel_bytes, num_groups * kGroupSize / 2, sums, 1,
+        {panels + kLookaheadBytes, panel_bytes}};
+    tile.template run<1>(0);
   }
 
   static void expand(const std::byte* pairs, int64_t num_pairs, std::byte* floats) {
@@ -167,6 +191,7 @@ struct Bf16DotTile {
 };
 
 struct Bf16DotPanel {
+  static constexpr int kRowPanels = 1;
   static constexpr int64_t kChunkGroups = 12;  // 384 inputs of 32 bf16 are 24 KiB
 
   static int64_t row_bytes(int64_t num_groups) { return num_groups * kGroupSize * sizeof(uint16_t); }

@@ -72,11 +72,13 @@ template <class Dot, PanelKind kKind, class Scale>
 struct GroupedTile {
   static constexpr PanelLayout kLayout = panel_layout(kKind);
   static constexpr int kScales = kLayout.scales_per_group;
-  static constexpr int kVectors = kGroupedTileVectors;
   static constexpr int kVectorBytes = VF::kLanes * 4;
   static constexpr int kRowBytes = kPanelWidth * 4;  // bytes of a panel between the loads of one lane
   static constexpr int kLoads = kLayout.quant_bytes() / kRowBytes / kScales;
-  static_assert(sizeof(Scale) == kLayout.scale_bytes && kPanelVectors % kVectors == 0);
+  static_assert(sizeof(Scale) == kLayout.scale_bytes && kPanelVectors % kGroupedTileVectors == 0);
+
+  // Vectors of outputs taken together: one row has room for a whole panel, and so reads it in the order of addresses.
+  static constexpr int vectors_beside(int num_rows) { return num_rows == 1 ? kPanelVectors : kGroupedTileVectors; }
 
   using Activations = ActivationGroup<typename Dot::Activation>;
 
@@ -84,12 +86,14 @@ struct GroupedTile {
   int64_t x_stride;  // bytes
   const std::byte* panel;
   int64_t num_groups;
-  float* sums;            // [num_rows, kPanelWidth]
-  const std::byte* next;  // weights to look ahead to, or null
+  float* sums;  // [num_rows, kPanelWidth]
+  int64_t num_rows;
+  Lookahead next;
 
   template <int kRows>
   void run(int64_t first_row) const {
-    Lookahead<kLayout.group_bytes()> ahead(first_row == 0 ? next : nullptr, panel);
+    Prefetcher<> ahead(share_of_lookahead(next, first_row, kRows, num_rows), num_groups, 0);
+    constexpr int kVectors = vectors_beside(kRows);
     const std::byte* inputs = x + first_row * x_stride;
     const std::byte* group = panel;
     float* tile_sums = sums + first_row * kPanelWidth;
@@ -97,7 +101,7 @@ struct GroupedTile {
       ahead.step();
       for (int vector = 0; vector < kPanelVectors; vector += kVectors) {
         for (int part = 0; part < kScales; ++part)
-          add_part<kRows>(inputs, group, part, vector, tile_sums + vector * VF::kLanes);
+          add_part<kRows, kVectors>(inputs, group, part, vector, tile_sums + vector * VF::kLanes);
       }
     }
   }
@@ -106,7 +110,7 @@ struct GroupedTile {
     return *reinterpret_cast<const Activations*>(inputs + row * x_stride);
   }
 
-  template <int kRows>
+  template <int kRows, int kVectors>
   void add_part(const std::byte* inputs, const std::byte* group, int part, int vector, float* tile_sums) const {
     VI dots[kRows][kVectors];
     for (int r = 0; r < kRows; ++r) {
@@ -119,13 +123,14 @@ struct GroupedTile {
     for (int i = 0; i < kLoads; ++i) {
       VI loaded[kVectors];
       for (int v = 0; v < kVectors; ++v) loaded[v] = load_bytes(quants + i * kRowBytes + v * kVectorBytes);
-      add_step<kRows, 0>(inputs, loaded, first_step + i * Dot::kSteps, dots);
-      if constexpr (Dot::kSteps == 2) add_step<kRows, 1>(inputs, loaded, first_step + i * Dot::kSteps + 1, dots);
+      add_step<kRows, kVectors, 0>(inputs, loaded, first_step + i * Dot::kSteps, dots);
+      if constexpr (Dot::kSteps == 2)
+        add_step<kRows, kVectors, 1>(inputs, loaded, first_step + i * Dot::kSteps + 1, dots);
     }
-    scale_and_add<kRows>(inputs, group + kLayout.quant_bytes(), part, vector, dots, tile_sums);
+    scale_and_add<kRows, kVectors>(inputs, group + kLayout.quant_bytes(), part, vector, dots, tile_sums);
   }
 
-  template <int kRows, int kStep>
+  template <int kRows, int kVectors, int kStep>
   void add_step(const std::byte* inputs, const VI (&loaded)[kVectors], int step, VI (&dots)[kRows][kVectors]) const {
     VI weights[kVectors];
     for (int v = 0; v < kVectors; ++v) weights[v] = Dot::template weights<kStep>(loaded[v]);
@@ -135,7 +140,7 @@ struct GroupedTile {
     }
   }
 
-  template <int kRows>
+  template <int kRows, int kVectors>
   void scale_and_add(const std::byte* inputs, const std::byte* scales, int part, int vector,
                      const VI (&dots)[kRows][kVectors], float* tile_sums) const {
     const Scale* scale = reinterpret_cast<const Scale*>(scales) + part * kPanelWidth + vector * VF::kLanes;
@@ -157,6 +162,7 @@ template <class Dot, PanelKind kKind, class Scale>
 struct GroupedPanel {
   using Tile = GroupedTile<Dot, kKind, Scale>;
   using Activations = typename Tile::Activations;
+  static constexpr int kRowPanels = 1;
   static constexpr int64_t kChunkGroups = 16;  // 512 inputs: 10 KiB of int4, 18 KiB of int8
 
   static int64_t row_bytes(int64_t num_groups) { return num_groups * sizeof(Activations); }
@@ -180,9 +186,14 @@ struct GroupedPanel {
       const int64_t chunk = num_groups - group < kChunkGroups ? num_groups - group : kChunkGroups;
       const std::byte* weights = panel + group * Tile::kLayout.group_bytes();
       const int64_t chunk_bytes = chunk * Tile::kLayout.group_bytes();
-      const std::byte* next = weights + (rows.count > kGroupedTileRows ? chunk_bytes : kLookaheadBytes);
-      const Tile tile{
-          rows.data + group * static_cast<int64_t>(sizeof(Activations)), rows.stride, weights, chunk, sums, next};
+      const int64_t distance = rows.count > kGroupedTileRows ? chunk_bytes : kLookaheadBytes;
+      const Tile tile{rows.data + group * static_cast<int64_t>(sizeof(Activations)),
+                      rows.stride,
+                      weights,
+                      chunk,
+                      sums,
+                      rows.count,
+                      {weights + distance, chunk_bytes}};
       for_each_row_block<kGroupedTileRows>(rows.count, tile);
     }
   }

@@ -29,25 +29,39 @@ static inline int32_t load_word(const std::byte* p) {
 }
 
 // How far a single block of rows looks ahead: enough lines on the way to hide the latency of memory.
-constexpr int64_t kLookaheadBytes = 2048;
+constexpr int64_t kLookaheadBytes = 1024;
 
-// Asks for weights that follow while others are multiplied. A single block of rows looks a fixed distance ahead; of
-// several blocks that multiply the same weights the first asks for those that come after all blocks are done.
-template <int64_t kBytes>  // per step
-class Lookahead {
+// Weights to ask for while others are multiplied: of each of the panels that are multiplied side by side, num_bytes at
+// `begin`; nothing without a begin.
+struct Lookahead {
+  const std::byte* begin;
+  int64_t num_bytes;
+};
+
+// The part that the block of num_rows at first_row asks for, of the Lookahead of all rows.
+static inline Lookahead share_of_lookahead(const Lookahead& ahead, int64_t first_row, int64_t num_rows,
+                                           int64_t all_rows) {
+  return {ahead.begin + ahead.num_bytes * first_row / all_rows, ahead.num_bytes * num_rows / all_rows};
+}
+
+// Asks for the lines of a Lookahead, evenly over num_steps steps.
+template <int kPanels = 1>
+class Prefetcher {
  public:
-  // Without a next, asks again and again for `here`, which costs nothing.
-  Lookahead(const std::byte* next, const std::byte* here)
-      : address_(next != nullptr ? next : here), step_(next != nullptr ? kBytes : 0) {}
+  Prefetcher(const Lookahead& ahead, int64_t num_steps, int64_t panel_bytes)
+      : line_(ahead.begin), end_(ahead.begin), step_(ahead.num_bytes / num_steps), panel_bytes_(panel_bytes) {}
 
   void step() {
-    for (int64_t byte = 0; byte < kBytes; byte += 64) __builtin_prefetch(address_ + byte, 0, 2);
-    address_ += step_;
+    for (end_ += step_; line_ < end_; line_ += 64) {
+      for (int panel = 0; panel < kPanels; ++panel) __builtin_prefetch(line_ + panel * panel_bytes_, 0, 2);
+    }
   }
 
  private:
-  const std::byte* address_;
+  const std::byte* line_;
+  const std::byte* end_;
   int64_t step_;
+  int64_t panel_bytes_;
 };
 
 // Calls function.template operator()<kRows>(first_row) for the block of `num_rows` rows at first_row.

@@ -15,6 +15,8 @@ constexpr int kFloatTileRows = 3;
 constexpr int kBf16TileRows = 2;
 constexpr int kGroupedTileRows = 4;
 constexpr int kGroupedTileVectors = 2;
+// Panels that a single row passes side by side: with two runs of addresses memory delivers more than with one.
+constexpr int kFloatRowPanels = 2;
 
 struct VI {
   __m256i v;

@@ -15,6 +15,8 @@ constexpr int kFloatTileRows = 12;
 constexpr int kBf16TileRows = 12;
 constexpr int kGroupedTileRows = 6;
 constexpr int kGroupedTileVectors = 2;
+// Panels that a single row passes side by side.
+constexpr int kFloatRowPanels = 1;
 
 struct VI {
   __m512i v;

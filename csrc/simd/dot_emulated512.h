@@ -14,6 +14,8 @@ constexpr int kFloatTileRows = 12;
 constexpr int kBf16TileRows = 12;
 constexpr int kGroupedTileRows = 6;
 constexpr int kGroupedTileVectors = 2;
+// Panels that a single row passes side by side.
+constexpr int kFloatRowPanels = 2;
 
 struct VI {
   uint32_t lane[16];

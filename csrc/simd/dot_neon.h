@@ -16,6 +16,8 @@ constexpr int kFloatTileRows = 3;
 constexpr int kBf16TileRows = 2;
 constexpr int kGroupedTileRows = 4;
 constexpr int kGroupedTileVectors = 4;
+// Panels that a single row passes side by side.
+constexpr int kFloatRowPanels = 1;
 
 struct VI {
   uint8x16_t v;

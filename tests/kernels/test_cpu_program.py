@@ -45,6 +45,21 @@ def test_a_program_sees_what_was_written_after_recording(cpu, rng):
     np.testing.assert_allclose(out, 1, rtol=1e-4)
 
 
+def test_a_profile_counts_and_times_what_runs(rng):
+    operations = CpuOperations(2)
+    x = rng.standard_normal((9, 40)).astype(np.float32)
+    program = record_norms(operations, x, np.zeros_like(x), 3)
+    program.run(9, 1)
+    assert operations.profile() == {}
+    for _ in range(2):  # a second start forgets the first
+        operations.start_profile()
+        program.run(9, 1)
+        operations.rms_norm(x, np.ones(40, np.float32), np.zeros_like(x), eps=EPS)
+        (time_of_norms,) = operations.profile().values()
+        assert time_of_norms.num_calls == 4
+        assert 0 < time_of_norms.seconds < 1
+
+
 def test_recording_runs_nothing(cpu):
     out = np.zeros((1, 8), np.float32)
     record_norms(cpu, np.ones((1, 8), np.float32), out, 2)

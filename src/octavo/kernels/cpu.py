@@ -52,6 +52,14 @@ def probe_machine(num_threads: int, *, read_bytes: int = 512 * 2**20) -> Machine
     return MachineRates(rates.read_bytes, rates.fp32_operations, rates.bf16_operations, rates.int8_operations)
 
 
+@dataclass(frozen=True)
+class OperationTime:
+    """How often an operation ran, and the seconds of all its runs together, until the last thread was done."""
+
+    num_calls: int
+    seconds: float
+
+
 class _RecordableOperations:
     """The operations of a forward pass, sent to an executor that runs or records them."""
 
@@ -135,6 +143,14 @@ class CpuOperations(_RecordableOperations):
     def record(self) -> "CpuProgram":
         """Returns an empty program that will run on this object's threads."""
         return CpuProgram(_cpu.Program(self._executor))
+
+    def start_profile(self) -> None:
+        """Times every operation from now on, those of recorded programs too; forgets earlier times."""
+        self._executor.start_profile()
+
+    def profile(self) -> dict[str, OperationTime]:
+        """Returns the times since `start_profile` by operation; products have their shape in the name."""
+        return {name: OperationTime(time.num_calls, time.seconds) for name, time in self._executor.profile().items()}
 
     def pack_weight(self, parts: Sequence[HostTensor], weight_format: str) -> PackedWeight:
         """See `Operations.pack_weight`."""
