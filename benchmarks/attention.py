@@ -22,7 +22,7 @@ from octavo.kernels.operations import Operations
 from octavo.kernels.reference import ReferenceOperations
 from octavo.kernels.step_arrays import StepArrays
 from octavo.runner.kv_storage import KVStorage
-from offline import commit, processor_name
+from reporting import commit, processor_name
 
 # (query heads, KV heads, head_dim, layers)
 MODELS = {

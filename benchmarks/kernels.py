@@ -16,7 +16,7 @@ import numpy as np
 
 from octavo.kernels.cpu import CpuOperations, MachineRates, probe_machine
 from octavo.kernels.host_tensor import HostTensor
-from offline import commit, processor_name
+from reporting import commit, processor_name
 
 # (outputs, inputs) of the products of one layer, and of the head.
 SHAPES = {

@@ -1,31 +1,50 @@
-"""Times the offline engine on W1 and W64 (see `workloads.py`), after checking that what it computes is right.
+"""Times the offline engine on the workloads of `workloads.py`, after checking that batching changes no answer.
 
-Usage: python benchmarks/offline.py [--model NAME] [--dtype FORMAT] [--num-threads N] [--repeats N]
+Usage: python benchmarks/offline.py [--model NAME] [--dtype FORMAT] [--kv-dtype FORMAT] [--workloads NAME …] [--num-threads N]
+       [--repeats N] [--output FILE]
 
-Figures move from machine to machine and from minute to minute: the probe of this machine's memory and arithmetic runs between the
-workloads, and the shares of it say more than the rates. Prints a table, and one line of JSON last.
+Some requests of each workload are answered alone first; no figure is printed unless they have the same tokens in the batch. Figures
+move from machine to machine and from minute to minute: the probe of this machine's memory and arithmetic runs before each workload,
+and the shares of it say more than the rates. Prints a table, and one line of JSON last.
 """
 
 import argparse
-import json
-import platform
 import resource
 import statistics
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from octavo import LLM, SamplingParams, __version__
-from octavo.config import DEFAULT_MODEL
+from octavo import LLM, RequestOutput, SamplingParams
+from octavo.config import DEFAULT_MODEL, KV_DTYPES, WEIGHT_FORMATS
 from octavo.kernels.cpu import MachineRates, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
-from octavo.kernels.processor import processor_name
-from workloads import Workload, many_requests, one_request
+from reporting import describe_run, save
+from workloads import (
+    NUM_SHARING,
+    OWN_TOKENS,
+    SHARED_TOKENS,
+    Workload,
+    long_contexts,
+    long_prompt,
+    many_requests,
+    one_request,
+    shared_prefix,
+)
 
-KV_MEMORY = "1GiB"
-CHECKED_REQUESTS = (0, 31, 63)
+KV_MEMORY = "2GiB"
+WORKLOADS: dict[str, Callable[[int], Workload]] = {
+    "W1": one_request,
+    "W64": many_requests,
+    "P1024": lambda vocab_size: long_prompt(vocab_size, num_tokens=1024),
+    "P8192": lambda vocab_size: long_prompt(vocab_size, num_tokens=8192),
+    "D16x4096": long_contexts,
+    "S64": shared_prefix,
+}
+LONG = ("P8192", "D16x4096")  # timed once: they take minutes, and noise averages out within them
+MAX_SHARED_PROMPT_TOKENS = NUM_SHARING * OWN_TOKENS + SHARED_TOKENS + OWN_TOKENS
 
 
 @dataclass(frozen=True)
@@ -34,7 +53,9 @@ class Timing:
 
     Attributes:
         ttft_ms: mean time from the call to a request's first token.
+        computed_prompt_tokens: those that went through the model; less than the prompts' where some were found in the cache.
         accounting_ms_per_step: scheduling and bookkeeping, everything of a step but arrays, forward pass and sampling.
+        read_bytes_per_token: weights and KV that a step reads, per output token; None where arithmetic is the bound.
     """
 
     workload: str
@@ -42,13 +63,17 @@ class Timing:
     prompt_tokens_per_s: float
     ttft_ms: float
     steps: int
+    computed_prompt_tokens: int
     accounting_ms_per_step: float
+    read_bytes_per_token: float | None
 
 
 def parameters(workload: Workload) -> list[SamplingParams]:
     """Returns greedy parameters that generate exactly the workload's lengths."""
+    num_top = 5 if workload.num_output_tokens == 1 else None  # a single token alone would say little when it is compared
     return [
-        SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, detokenize=False) for length in workload.output_tokens
+        SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, detokenize=False, logprobs=num_top)
+        for length in workload.output_tokens
     ]
 
 
@@ -57,111 +82,152 @@ def prompts(workload: Workload) -> list[dict[str, list[int]]]:
     return [{"prompt_token_ids": token_ids} for token_ids in workload.prompts]
 
 
-def check(llm: LLM, workload: Workload) -> None:
-    """Stops the benchmark unless some of the requests, alone, get the tokens that they got in the batch."""
-    together = llm.generate(prompts(workload), parameters(workload))
-    for output, length in zip(together, workload.output_tokens, strict=True):
+def content(output: RequestOutput) -> tuple:
+    """Returns what must be equal bit for bit."""
+    answer = output.outputs[0]
+    return answer.token_ids, answer.logprobs
+
+
+def answer_alone(llm: LLM, workload: Workload) -> dict[int, tuple]:
+    """Returns what some of the requests get with the engine to themselves, by their place in the workload.
+
+    A workload of one request is alone anyway: that one runs beside another, which has its prompt cut into smaller pieces.
+    """
+    last = len(workload.prompts) - 1
+    answers = {}
+    for index in sorted({0, last // 2, last}):
+        llm.engine.reset_prefix_cache()
+        given, params = prompts(workload)[index], parameters(workload)[index]
+        if last == 0:
+            llm.engine.add_request([1, 2, 3], SamplingParams(max_tokens=4096, ignore_eos=True), request_id="neighbour")
+            llm.engine.step()
+        (output,) = llm.generate([given], [params])
+        llm.engine.discard("neighbour")
+        answers[index] = content(output)
+    return answers
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a workload."""
+
+    elapsed_s: float
+    ttft_ms: float
+    steps: int
+    accounting_s: float
+    computed_prompt_tokens: int
+
+
+def serve(llm: LLM, workload: Workload, expected: dict[int, tuple]) -> Run:
+    """Runs the workload once; stops the benchmark if an answer is not the expected one, or if shared tokens were computed twice."""
+    llm.engine.reset_prefix_cache()
+    if workload.is_prefilled:
+        llm.generate(prompts(workload), SamplingParams(temperature=0.0, max_tokens=1, detokenize=False))
+    before = llm.stats()
+    started = time.perf_counter()
+    outputs = llm.generate(prompts(workload), parameters(workload))
+    elapsed_s = time.perf_counter() - started
+    after = llm.stats()
+    check(workload, outputs, expected)
+    # An answer's last token is not computed.
+    num_output_tokens = workload.num_output_tokens - len(workload.prompts)
+    num_prompt_tokens = after.num_computed_tokens - before.num_computed_tokens - num_output_tokens
+    if workload.name == f"S{NUM_SHARING}" and num_prompt_tokens > MAX_SHARED_PROMPT_TOKENS:
+        sys.exit(f"{num_prompt_tokens} prompt tokens were computed; sharing leaves at most {MAX_SHARED_PROMPT_TOKENS}")
+    return Run(
+        elapsed_s,
+        ttft_ms=statistics.mean(output.metrics.ttft_ms for output in outputs),
+        steps=after.num_steps - before.num_steps,
+        accounting_s=after.schedule_seconds + after.update_seconds - before.schedule_seconds - before.update_seconds,
+        computed_prompt_tokens=num_prompt_tokens,
+    )
+
+
+def check(workload: Workload, outputs: list[RequestOutput], expected: dict[int, tuple]) -> None:
+    """Stops the benchmark unless every answer has its length and those that were given alone are the same."""
+    for output, length in zip(outputs, workload.output_tokens, strict=True):
         if len(output.outputs[0].token_ids) != length:
             sys.exit(f"{output.request_id} has {len(output.outputs[0].token_ids)} tokens instead of {length}")
-    for index in CHECKED_REQUESTS:
-        llm.engine.reset_prefix_cache()
-        (alone,) = llm.generate(prompts(workload)[index], parameters(workload)[index])
-        if alone.outputs[0].token_ids != together[index].outputs[0].token_ids:
-            sys.exit(f"request {index} of {workload.name} has other tokens alone than in the batch")
+    for index, answer in expected.items():
+        if content(outputs[index]) != answer:
+            sys.exit(f"request {index} of {workload.name} has another answer alone than in the batch")
 
 
 def measure(llm: LLM, workload: Workload, *, repeats: int) -> Timing:
-    """Runs the workload several times, each from an empty prefix cache."""
-    elapsed, ttft = [], []
-    before = llm.stats()
-    for _ in range(repeats):
-        llm.engine.reset_prefix_cache()
-        started = time.perf_counter()
-        outputs = llm.generate(prompts(workload), parameters(workload))
-        elapsed.append(time.perf_counter() - started)
-        ttft.append(statistics.mean(output.metrics.ttft_ms for output in outputs))
-    after = llm.stats()
-    steps = after.num_steps - before.num_steps
-    accounting_s = after.schedule_seconds + after.update_seconds - before.schedule_seconds - before.update_seconds
-    median_s = statistics.median(elapsed)
+    """Runs the workload several times, each from the same state of the prefix cache."""
+    expected = answer_alone(llm, workload)
+    runs = [serve(llm, workload, expected) for _ in range(1 if workload.name in LONG else repeats)]
+    median_s = statistics.median(run.elapsed_s for run in runs)
     return Timing(
         workload.name,
         output_tokens_per_s=workload.num_output_tokens / median_s,
         prompt_tokens_per_s=workload.num_prompt_tokens / median_s,
-        ttft_ms=statistics.median(ttft),
-        steps=steps // repeats,
-        accounting_ms_per_step=1e3 * accounting_s / steps,
+        ttft_ms=statistics.median(run.ttft_ms for run in runs),
+        steps=runs[0].steps,
+        computed_prompt_tokens=runs[0].computed_prompt_tokens,
+        accounting_ms_per_step=1e3 * sum(run.accounting_s for run in runs) / sum(run.steps for run in runs),
+        read_bytes_per_token=read_bytes_per_token(llm, workload),
     )
 
 
-def start_to_first_token_s(model: str) -> float:
-    """Returns the time from starting the command to its end after one token."""
-    started = time.perf_counter()
-    command = [sys.executable, "-m", "octavo", "generate", "The capital of France is", "--model", model, "--max-tokens", "1"]
-    subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - started
-
-
-def print_table(timings: list[Timing], probes: dict[str, MachineRates], weights_bytes: int) -> None:
-    """Prints the figures for people."""
-    print(f"{'':6}{'output':>12}{'prompt':>12}{'first':>10}{'books':>10}{'weights read':>22}")
-    print(f"{'':6}{'tokens/s':>12}{'tokens/s':>12}{'token ms':>10}{'ms/step':>10}{'share of bandwidth':>22}")
-    for timing in timings:
-        share = read_share(timing, probes[timing.workload], weights_bytes)
-        cells = f"{timing.output_tokens_per_s:12.1f}{timing.prompt_tokens_per_s:12.1f}{timing.ttft_ms:10.1f}"
-        print(f"{timing.workload:6}{cells}{timing.accounting_ms_per_step:10.3f}" + (f"{share:22.0%}" if share else f"{'–':>22}"))
-
-
-def read_share(timing: Timing, probe: MachineRates, weights_bytes: int) -> float | None:
-    """Returns how much of the read bandwidth reading the weights once a token takes; only W1 is bound by that."""
-    if timing.workload != "W1":
+def read_bytes_per_token(llm: LLM, workload: Workload) -> float | None:
+    """Returns the bytes that decoding reads per output token, where reading is the bound: the weights once a step, and the KV."""
+    if workload.name != "W1" and not workload.is_prefilled:
         return None
-    return timing.output_tokens_per_s * weights_bytes / (probe.read_gb_per_s * 1e9)
+    stats = llm.stats()
+    num_requests = len(workload.prompts)
+    kv_bytes_per_token = stats.kv_block_bytes / llm.config.block_size  # of a model with one layer group
+    mean_context = (workload.num_prompt_tokens + workload.num_output_tokens / 2) / num_requests
+    return stats.weights_bytes / num_requests + mean_context * kv_bytes_per_token
 
 
-def commit() -> str:
-    """Returns the checkout's commit, or "unknown" outside one."""
-    root = Path(__file__).parent
-    result = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
-    return result.stdout.strip() or "unknown"
+def print_row(timing: Timing, probe: MachineRates) -> None:
+    """Prints a workload's figures for people."""
+    cells = f"{timing.output_tokens_per_s:12.1f}{timing.prompt_tokens_per_s:12.1f}{timing.ttft_ms:12.1f}"
+    cells += f"{timing.computed_prompt_tokens:10}{timing.accounting_ms_per_step:10.3f}"
+    if timing.read_bytes_per_token is None:
+        print(f"{timing.workload:10}{cells}{'–':>10}", flush=True)
+    else:
+        share = timing.output_tokens_per_s * timing.read_bytes_per_token / (probe.read_gb_per_s * 1e9)
+        print(f"{timing.workload:10}{cells}{share:10.0%}", flush=True)
 
 
 def read_arguments() -> argparse.Namespace:
     """Returns the command line's values."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--dtype", default="auto", choices=WEIGHT_FORMATS)
+    parser.add_argument("--kv-dtype", default="bf16", choices=KV_DTYPES)
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=tuple(WORKLOADS))
     parser.add_argument("--num-threads", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
     return parser.parse_args()
 
 
 def main() -> None:
     """Checks, measures, prints."""
     arguments = read_arguments()
-    llm = LLM(arguments.model, dtype=arguments.dtype, num_threads=arguments.num_threads, kv_memory=KV_MEMORY)
-    vocab_size = llm.tokenizer.vocab_size
-    workloads = [one_request(vocab_size), many_requests(vocab_size)]
-    check(llm, workloads[1])
+    settings = {"dtype": arguments.dtype, "kv_dtype": arguments.kv_dtype, "num_threads": arguments.num_threads}
+    llm = LLM(arguments.model, kv_memory=KV_MEMORY, seed=0, **settings)
+    print(f"{'':10}{'output':>12}{'prompt':>12}{'first':>12}{'computed':>10}{'books':>10}{'share of':>10}")
+    print(f"{'':10}{'tokens/s':>12}{'tokens/s':>12}{'token ms':>12}{'prompt':>10}{'ms/step':>10}{'bandwidth':>10}")
     timings, probes = [], {}
-    for workload in workloads:
-        probes[workload.name] = probe_machine(arguments.num_threads or default_num_threads())
+    for name in arguments.workloads:
+        workload = WORKLOADS[name](llm.tokenizer.vocab_size)
+        probes[name] = probe_machine(arguments.num_threads or default_num_threads())
         timings.append(measure(llm, workload, repeats=arguments.repeats))
-    stats = llm.stats()
-    print_table(timings, probes, stats.weights_bytes)
+        print_row(timings[-1], probes[name])
     report = {
-        "commit": commit(),
-        "version": __version__,
-        "python": platform.python_version(),
-        "processor": processor_name(),
-        "parameters": vars(arguments),
-        "weights_bytes": stats.weights_bytes,
+        "benchmark": "offline",
+        **describe_run(),
+        "parameters": {"model": arguments.model, **settings, "repeats": arguments.repeats},
+        "weights_bytes": llm.stats().weights_bytes,
         "peak_resident_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-        "start_to_first_token_s": start_to_first_token_s(arguments.model),
         "machine": {name: asdict(probe) for name, probe in probes.items()},
         "timings": [asdict(timing) for timing in timings],
     }
-    print(json.dumps(report))
+    save(report, arguments.output)
 
 
 if __name__ == "__main__":

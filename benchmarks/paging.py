@@ -16,7 +16,7 @@ from attention import MODELS, Case, check
 from octavo.kernels.cpu import CpuOperations, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.kernels.kv_layout import KVLayout
-from offline import commit, processor_name
+from reporting import commit, processor_name
 
 BLOCK_SIZES = (16, 32, 64, 128)
 NUM_PAIRS = 40

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from octavo import LLM, SamplingParams, __version__
 from octavo.config import DEFAULT_MODEL
-from offline import commit, processor_name
+from reporting import commit, processor_name
 from workloads import Workload, many_requests, one_request
 
 KV_MEMORY = "1GiB"

@@ -2,7 +2,9 @@
 
 W1 is one request: 64 prompt tokens, 128 output tokens. W64 is 64 requests at once whose lengths are log-normal, as those of
 conversations are: prompts of 8 … 1,024 tokens (mean 230), answers of 8 … 384 (mean 131). The two seeds are those for which
-the totals are 14,742 prompt and 8,370 output tokens.
+the totals are 14,742 prompt and 8,370 output tokens. P1024 and P8192 are one prompt that fills so long a context with
+its answer's one token. D16x4096 is 16 requests that decode 64 tokens each behind 4,096 of their own, whose K and V are in the
+cache already. S64 is 64 requests that share their first 1,024 prompt tokens and have 64 of their own.
 """
 
 import math
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 
 LOG_NORMAL_SIGMA = 0.8
 PROMPT_SEED, OUTPUT_SEED, TOKEN_SEED = 3793, 1805, 1
+SHARED_TOKENS, OWN_TOKENS, NUM_SHARING = 1024, 64, 64
 FIRST_TOKEN_ID = 256  # below it lie the control tokens of common vocabularies
 
 
@@ -21,11 +24,13 @@ class Workload:
     Attributes:
         prompts: token ids of each request.
         output_tokens: how many tokens each request is to generate.
+        is_prefilled: the prompts are in the prefix cache before the clock starts.
     """
 
     name: str
     prompts: list[list[int]]
     output_tokens: list[int]
+    is_prefilled: bool = False
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -61,3 +66,20 @@ def many_requests(vocab_size: int) -> Workload:
     prompts = log_normal_lengths(64, mean=230, low=8, high=1024, seed=PROMPT_SEED)
     outputs = log_normal_lengths(64, mean=131, low=8, high=384, seed=OUTPUT_SEED)
     return Workload("W64", random_prompts(prompts, vocab_size=vocab_size), outputs)
+
+
+def long_prompt(vocab_size: int, *, num_tokens: int) -> Workload:
+    """Returns P1024, P8192 or their like: a prompt that fills the context but for one token."""
+    return Workload(f"P{num_tokens}", random_prompts([num_tokens - 1], vocab_size=vocab_size), [1])
+
+
+def long_contexts(vocab_size: int, *, num_requests: int = 16, num_tokens: int = 4096) -> Workload:
+    """Returns D16x4096 or its like."""
+    prompts = random_prompts([num_tokens] * num_requests, vocab_size=vocab_size)
+    return Workload(f"D{num_requests}x{num_tokens}", prompts, [64] * num_requests, is_prefilled=True)
+
+
+def shared_prefix(vocab_size: int) -> Workload:
+    """Returns S64."""
+    shared, *own = random_prompts([SHARED_TOKENS] + [OWN_TOKENS] * NUM_SHARING, vocab_size=vocab_size)
+    return Workload(f"S{NUM_SHARING}", [shared + tokens for tokens in own], [16] * NUM_SHARING)

@@ -125,10 +125,10 @@ class MemoryOracle:
     def _verify_visible(self, sequence: ModelSequence, target: int) -> None:
         """Checks what the queries at the computed positions see, in the table and in a mirror kept by changes only."""
         start = sequence.cache.num_computed_tokens
+        changed = sequence.cache.drain_changes()
         for table, mirror, group in zip(sequence.cache.tables, sequence.mirrors, self.manager.groups, strict=True):
-            for first_index, ids in table.drain_changes():
-                assert first_index <= len(mirror)
-                mirror[first_index:] = ids
+            assert changed.start <= len(mirror)
+            mirror[changed.start :] = table.block_ids[changed.start :]
             first = first_visible_position(group.window, start)
             for position in range(first, target):
                 index, offset = divmod(position, self.manager.block_size)

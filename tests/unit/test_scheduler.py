@@ -16,9 +16,9 @@ FULL = (LayerGroup((0,), None),)
 class Bench:
     """A scheduler whose model is a counter: every sampled token is new."""
 
-    def __init__(self, num_blocks, *, block_size=4, budget=8, max_num_seqs=8, groups=FULL, caching=True):
+    def __init__(self, num_blocks, *, block_size=4, budget=8, max_num_seqs=8, groups=FULL, caching=True, **limits):
         self.kv = KVManager(num_blocks=num_blocks, block_size=block_size, groups=groups, enable_prefix_caching=caching)
-        self.scheduler = Scheduler(self.kv, SchedulerLimits(max_num_seqs, budget))
+        self.scheduler = Scheduler(self.kv, SchedulerLimits(max_num_seqs, budget, **limits))
         self.next_token = 1000
         self.num_made = 0
         self.first_token_order = []
@@ -95,6 +95,16 @@ def test_a_few_decodes_leave_a_prompt_a_useful_chunk():
     bench.step()
     bench.add(range(100_000, 100_600), 1)
     assert [bench.step().num_tokens for _ in range(3)] == [1 + 32] * 3
+
+
+def test_pieces_of_a_long_prompt_become_shorter_beside_decodes():
+    bench = Bench(800, budget=512, max_num_seqs=64, attention_parity_tokens=500)
+    for start in range(16):
+        bench.add([1000 * start], 100)
+    bench.step()
+    bench.add(range(100_000, 101_000), 1)
+    pieces = [bench.step().num_tokens - 16 for _ in range(45)]
+    assert pieces[0] == 32 and pieces == sorted(pieces, reverse=True) and pieces[-1] == 12
 
 
 def test_the_oldest_leaves_room_for_decodes_when_it_computes_again():

@@ -25,12 +25,18 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         self._decoder = _utf8_decoder(errors="replace")
+        self._is_inside_character = False
 
     def append(self, token_id: int) -> str:
         """Takes the next token and returns the text that became certain; it may be empty."""
         if self._skip_special_tokens and self._tokenizer.is_special(token_id):
             return ""
-        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        token_bytes = self._tokenizer.token_bytes(token_id)
+        if not self._is_inside_character and token_bytes.isascii():
+            return token_bytes.decode()  # most tokens, without the decoder's state
+        text = self._decoder.decode(token_bytes)
+        self._is_inside_character = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
         """Returns what is left of a character that was cut: U+FFFD, or nothing."""

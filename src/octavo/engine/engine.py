@@ -11,7 +11,6 @@ Invariants:
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 from random import Random, SystemRandom
 from typing import Any
 
@@ -367,8 +366,8 @@ class Engine:
         request = choice.request
         delta = choice.append(token)
         request.note_token(now)
-        if request.prompt_logprobs is not None and len(choice.output.token_ids) <= 1:
-            delta = replace(delta, prompt_logprobs=request.prompt_logprobs)
+        if len(choice.output.token_ids) <= 1:
+            delta.prompt_logprobs = request.prompt_logprobs
         if delta.finish_reason is not None:
             self._finish(choice, now)
         if not request.is_held_back:

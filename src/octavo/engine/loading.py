@@ -163,7 +163,12 @@ def build_engine(
     budget = budget or make_budget(config, spec, lambda _: LoadSizes(weights.num_bytes, 0), read_host_memory())
     sizes = kv_sizes(config, spec, budget)
     kv = make_memory(config, sizes)
-    limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, int(kv.watermark_ratio * sizes.num_blocks))
+    limits = SchedulerLimits(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        watermark_blocks=int(kv.watermark_ratio * sizes.num_blocks),
+        attention_parity_tokens=spec.attention_parity_tokens,
+    )
     checker = RequestChecker(files.tokenizer, spec.vocab_size, sizes.max_model_len, files.defaults.end_token_ids)
     scheduler = Scheduler(kv, limits)
     runner = build_runner(config, spec, weights, operations, sizes)

@@ -3,7 +3,7 @@
 Owns: the pairing of a request's choices with their sequences, texts and reasons to end. Must not know: scheduling, memory, arrays.
 
 Invariants:
-1. A choice's `output` grows only in `Choice.append`, and not at all after its finish reason is set.
+1. A choice's answer grows only in `Choice.append`, and not at all after its finish reason is set; `Choice.result` has all its text.
 2. The end is decided by one order: the model's end token, stop token, stop string, length.
 """
 
@@ -63,9 +63,14 @@ class Choice:
         self.sampling = sampling
         self.output = CompletionOutput(index=sampling.choice_index, seed=None if params.is_greedy else sampling.seed)
         self.output.logprobs = None if params.logprobs is None else []
+        self._pieces: list[str] = []  # text that `output` lacks
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens) if params.detokenize else None
         self._matcher = StopStringMatcher(params.stop, include_match=params.include_stop_str_in_output)
+        self._min_tokens = params.min_tokens
+        self._stop_tokens = sampling.end_token_ids.union(params.stop_token_ids)
+        # A constrained answer ends where the constraint says that it is complete, before min_tokens or not.
+        self._num_unstoppable = 0 if sampling.constraint is not None else params.min_tokens
 
     def append(self, token: SampledToken) -> OutputDelta:
         """Takes the sequence's next token and returns what it adds to the answer."""
@@ -87,12 +92,19 @@ class Choice:
     def with_output(self, output: CompletionOutput) -> "Choice":
         """Returns a choice that ended with another output."""
         other = copy(self)
-        other.output = output
+        other.output, other._pieces = output, []
         return other
 
     def end(self) -> OutputDelta:
         """Ends a choice that was to have no tokens: its prompt is computed."""
         return self._delta([], "", None, "stop", None)
+
+    def result(self) -> CompletionOutput:
+        """Returns the answer as it stands."""
+        if self._pieces:  # joined when somebody looks, so that a token costs the same however long the answer is
+            self.output.text += "".join(self._pieces)
+            self._pieces.clear()
+        return self.output
 
     def abort(self) -> OutputDelta:
         """Ends the choice from outside; text that was held back is released."""
@@ -108,7 +120,7 @@ class Choice:
     ) -> OutputDelta:
         output = self.output
         if text:
-            output.text += text
+            self._pieces.append(text)
         if finish_reason is not None:
             output.finish_reason, output.stop_reason = finish_reason, stop_reason
         return OutputDelta(self.request.request_id, output.index, text, token_ids, logprobs, finish_reason, stop_reason)
@@ -123,13 +135,8 @@ class Choice:
         return described
 
     def _reason_to_end(self, token_id: int) -> tuple[str | None, str | int | None]:
-        params = self.request.params
-        is_constrained = self.sampling.constraint is not None  # an end token then means: complete, before min_tokens or not
-        if len(self.output.token_ids) >= params.min_tokens or is_constrained:
-            if token_id in self.sampling.end_token_ids:
-                return "stop", None
-            if token_id in params.stop_token_ids:
-                return "stop", token_id
+        if token_id in self._stop_tokens and len(self.output.token_ids) >= self._num_unstoppable:
+            return "stop", None if token_id in self.sampling.end_token_ids else token_id
         if len(self.sequence.token_ids) >= self.sequence.max_tokens:
             return "length", None
         return None, None
@@ -140,11 +147,10 @@ class Choice:
         Text of the first ``min_tokens`` tokens is not searched for stop strings. The token that ends an answer adds no text
         unless the request wants to see what stopped it.
         """
-        params = self.request.params
-        if self._detokenizer is None or (ends_by_token and not params.include_stop_str_in_output):
+        if self._detokenizer is None or (ends_by_token and not self.request.params.include_stop_str_in_output):
             return "", None
         piece = self._detokenizer.append(token_id)
-        if len(self.output.token_ids) < params.min_tokens:
+        if len(self.output.token_ids) < self._min_tokens:
             return piece, None
         return self._matcher.feed(piece)
 
@@ -198,7 +204,7 @@ class Request:
             request_id=self.request_id,
             prompt=self.prompt.text,
             prompt_token_ids=self.prompt.token_ids,
-            outputs=[choice.output for choice in self.choices],
+            outputs=[choice.result() for choice in self.choices],
             metrics=self.metrics,
             prompt_logprobs=self.prompt_logprobs,
             num_prefix_hit_tokens=lead.num_hit_tokens or 0,
@@ -251,7 +257,7 @@ class Request:
                 output.stop_reason,
                 self.prompt_logprobs,
             )
-            for output in (choice.output for choice in self.choices)
+            for output in (choice.result() for choice in self.choices)
         ]
 
 

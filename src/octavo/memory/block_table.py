@@ -1,7 +1,6 @@
 """A sequence's blocks in logical order, for one layer group.
 
-Owns: the list of ids and what of it changed since it was last mirrored. Must not know: reference counts (the manager keeps
-them equal to the tables) or tokens.
+Owns: the list of ids. Must not know: reference counts (the manager keeps them equal to the tables) or tokens.
 
 Invariants:
 1. ``block_ids[i]`` stores positions ``[i * block_size, (i + 1) * block_size)``; `NO_BLOCK` where the block left the window.
@@ -19,12 +18,11 @@ class BlockTable:
         first_held: index of the first block that is still held.
     """
 
-    __slots__ = ("_first_changed", "block_ids", "first_held")
+    __slots__ = ("block_ids", "first_held")
 
     def __init__(self, block_ids: list[int], first_held: int):
         self.block_ids = block_ids
         self.first_held = first_held
-        self._first_changed = 0
 
     def append(self, block_id: int) -> None:
         """Adds a block at the end."""
@@ -33,21 +31,12 @@ class BlockTable:
     def replace(self, index: int, block_id: int) -> None:
         """Puts another block at ``index``."""
         self.block_ids[index] = block_id
-        self._first_changed = min(self._first_changed, index)
 
     def drop_until(self, index: int) -> list[int]:
-        """Forgets the blocks before ``index`` and returns those that were held. The mirror need not know: no query sees them."""
+        """Forgets the blocks before ``index`` and returns those that were held."""
         if index <= self.first_held:
             return []
         dropped = self.block_ids[self.first_held : index]
         self.block_ids[self.first_held : index] = [NO_BLOCK] * len(dropped)
         self.first_held += len(dropped)
         return dropped
-
-    def drain_changes(self) -> list[tuple[int, list[int]]]:
-        """Returns what a mirror must write since the last call: runs ``(first_index, ids)``, none if nothing changed."""
-        first_index = self._first_changed
-        if first_index == len(self.block_ids):
-            return []
-        self._first_changed = len(self.block_ids)
-        return [(first_index, self.block_ids[first_index:])]

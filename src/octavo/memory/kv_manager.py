@@ -203,6 +203,7 @@ class KVManager:
         for table in to_copy:
             source = table.block_ids[index]
             table.replace(index, self._take_copy_of(source))
+            cache.num_mirrored_blocks = min(cache.num_mirrored_blocks, index)
             self._pool.release(source)
         self._make_free(num_new * len(cache.tables))
         for _ in range(num_new):

@@ -24,6 +24,7 @@ class SequenceCache:
         num_hit_tokens: tokens that came from the prefix cache.
         num_computed_tokens: tokens whose K/V is in memory.
         num_writable_tokens: see invariant 2.
+        num_mirrored_blocks: entries of each table that a mirror of the tables has.
         next_commit_tokens: number of computed tokens at which blocks change; a commit below it only counts.
         tables: one per layer group.
         node: the deepest node on the sequence's path, ``num_registered_blocks`` below the root; None = not looked up yet.
@@ -38,6 +39,7 @@ class SequenceCache:
         "node",
         "num_computed_tokens",
         "num_hit_tokens",
+        "num_mirrored_blocks",
         "num_prompt_tokens",
         "num_query_tokens",
         "num_registered_blocks",
@@ -53,6 +55,7 @@ class SequenceCache:
         self.num_hit_tokens = 0
         self.num_computed_tokens = 0
         self.num_writable_tokens = 0
+        self.num_mirrored_blocks = 0
         self.next_commit_tokens = 0
         self.tables = tables
         self.node: PrefixNode | None = None
@@ -64,6 +67,14 @@ class SequenceCache:
     def table_length(self) -> int:
         """Entries of each table, those that left the window included."""
         return len(self.tables[0].block_ids)
+
+    def drain_changes(self) -> range:
+        """Returns the entries of the tables that a mirror must write since the last call.
+
+        Blocks that left a window are not among them: no query sees them.
+        """
+        first, self.num_mirrored_blocks = self.num_mirrored_blocks, len(self.tables[0].block_ids)
+        return range(first, self.num_mirrored_blocks)
 
     @property
     def num_blocks(self) -> int:

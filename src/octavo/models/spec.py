@@ -97,6 +97,15 @@ class ModelSpec:
         """Elements of q, k and v of one token."""
         return self.q_width + 2 * self.kv_width
 
+    @property
+    def attention_parity_tokens(self) -> int | None:
+        """The context over which a token's attention multiplies as much as the layers' matrices; None where windows bound it."""
+        num_full = self.windows.count(None)
+        if num_full == 0:
+            return None
+        layer_weights = self.hidden_size * (self.qkv_width + self.q_width + 3 * self.intermediate_size)
+        return max(1, self.num_layers * layer_weights // (2 * num_full * self.q_width))
+
 
 def share_rotaries(
     sliding_layers: tuple[bool, ...], *, full: Rotary, sliding: Rotary

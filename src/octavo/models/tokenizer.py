@@ -55,6 +55,7 @@ class Tokenizer:
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._added_bytes = {token_id: token.content.encode() for token_id, token in added.items()}
         self._piece_bytes = _piece_decoder(backend)
+        self._known_bytes: dict[int, bytes] = {}  # of the tokens asked for so far
         self.control_text = ControlText(backend, {token_id: added[token_id].content for token_id in self._special_ids})
         self.vocab_size = max(backend.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in (*added, -1)))
 
@@ -106,6 +107,12 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Returns the bytes that a token adds to the text; empty for an id that the vocabulary leaves out."""
+        known = self._known_bytes.get(token_id)
+        if known is None:
+            known = self._known_bytes[token_id] = self._read_bytes(token_id)
+        return known
+
+    def _read_bytes(self, token_id: int) -> bytes:
         if token_id in self._added_bytes:
             return self._added_bytes[token_id]
         piece = self._backend.id_to_token(token_id)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from octavo.kernels.step_arrays import StepArrays
-from octavo.scheduler.batch import ScheduledBatch
-from octavo.scheduler.sequence import Sequence
+from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,7 @@ class BatchArrays:
     def fill(self, batch: ScheduledBatch) -> StepSizes:
         """Writes the batch's tokens, positions, slots and tables into the step's arrays."""
         step, entries = self.step, batch.entries
-        for entry in entries:
-            self._mirror_tables(entry.sequence)
+        self._mirror_tables(entries)
         num_seqs, num_tokens = len(entries), batch.num_tokens
         counts = np.array([entry.num_tokens for entry in entries], np.int32)
         starts = np.array([entry.start for entry in entries], np.int32)
@@ -70,8 +68,12 @@ class BatchArrays:
         blocks = step.block_tables[:, np.repeat(rows, counts), positions // size]
         step.slot_mapping[:, :num_tokens] = blocks.astype(np.int64) * size + positions % size
 
-    def _mirror_tables(self, sequence: Sequence) -> None:
-        assert sequence.cache is not None, "a scheduled sequence holds a cache"
-        for group, table in enumerate(sequence.cache.tables):
-            for first_index, block_ids in table.drain_changes():
-                self.step.block_tables[group, sequence.row, first_index : first_index + len(block_ids)] = block_ids
+    def _mirror_tables(self, entries: list[ScheduledSequence]) -> None:
+        """Writes what changed in the tables of the step's sequences; in most steps of most sequences nothing did."""
+        for entry in entries:
+            cache = entry.sequence.cache
+            assert cache is not None, "a scheduled sequence holds a cache"
+            changed = cache.drain_changes()
+            if changed:
+                rows = self.step.block_tables[:, entry.sequence.row, changed.start : changed.stop]
+                rows[:] = [table.block_ids[changed.start :] for table in cache.tables]

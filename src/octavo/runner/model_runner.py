@@ -20,7 +20,7 @@ from octavo.models.weights import DecoderWeights
 from octavo.runner.batch_arrays import BatchArrays
 from octavo.runner.forward import Forward
 from octavo.runner.kv_storage import KVStorage
-from octavo.runner.sampler import SampledRow, SampledToken, Sampler, TokenLogprobs
+from octavo.runner.sampler import SampledToken, Sampler, TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.sequence import Sequence
@@ -83,14 +83,21 @@ class ModelRunner:
         if batch.block_copies:
             self._operations.copy_blocks(self._storage.blocks, np.array(batch.block_copies, np.int64))
         sizes = self._arrays.fill(batch)
-        for entry in batch.entries:
-            if entry.is_last_chunk:
-                requests[entry.sequence.sequence_id].prepare(entry.sequence.token_ids)
+        samplings = [requests[entry.sequence.sequence_id] for entry in batch.entries]
+        due = [
+            index
+            for index, (entry, sampling) in enumerate(zip(batch.entries, samplings, strict=True))
+            if entry.is_last_chunk and sampling.pooling is None
+        ]
+        for index in due:
+            if samplings[index].constraint is not None:
+                samplings[index].prepare(batch.entries[index].sequence.token_ids)
         self._forward.run(sizes)
         result = StepResult()
-        self._pool(batch, requests, result)
-        self._sample(batch, requests, result)
-        self._score_prompts(batch, requests, result)
+        self._sample(batch, samplings, due, result)
+        for index, sampling in enumerate(samplings):
+            if sampling.reads_prompt:
+                self._read_prompt(batch.entries[index], sampling, int(self._arrays.step.cu_seqlens_q[index]), result)
         return result
 
     @property
@@ -123,19 +130,17 @@ class ModelRunner:
         """Bytes of one KV block."""
         return self._storage.layout.block_bytes
 
-    def _sample(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest], result: StepResult) -> None:
+    def _sample(self, batch: ScheduledBatch, samplings: list[SamplingRequest], due: list[int], result: StepResult) -> None:
+        """Draws tokens for the entries at the indices ``due``, a buffer of logits at a time."""
         last_rows = self._arrays.step.cu_seqlens_q[1 : len(batch.entries) + 1] - 1
-        ready = [
-            index
-            for index, entry in enumerate(batch.entries)
-            if entry.is_last_chunk and requests[entry.sequence.sequence_id].pooling is None
-        ]
-        for begin in range(0, len(ready), len(self._logits)):
-            indices = ready[begin : begin + len(self._logits)]
+        for part, begin in enumerate(range(0, len(due), len(self._logits))):
+            indices = due[begin : begin + len(self._logits)]
             sequences = [batch.entries[index].sequence for index in indices]
+            num_draws = [sequence.num_choices for sequence in sequences]
+            plan = self._sampler.plan(part, [samplings[index] for index in indices], num_draws)
             logits = self._compute_logits(last_rows[indices])
-            rows = [SampledRow(requests[s.sequence_id], s.token_ids, s.num_choices) for s in sequences]
-            result.sampled += zip(sequences, self._sampler.sample(logits, rows), strict=True)
+            drawn = self._sampler.sample(logits, plan, [sequence.token_ids for sequence in sequences])
+            result.sampled += zip(sequences, drawn, strict=True)
 
     def _compute_logits(self, rows: np.ndarray) -> np.ndarray:
         spec, weights = self._spec, self._weights
@@ -151,17 +156,19 @@ class ModelRunner:
         )
         return logits
 
-    # ---- hidden states of prompts
+    # ---- what else is wanted of prompts
 
-    def _pool(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest], result: StepResult) -> None:
-        for entry, first_row in zip(batch.entries, self._arrays.step.cu_seqlens_q.tolist(), strict=False):
-            pooling = requests[entry.sequence.sequence_id].pooling
-            if pooling is None:
-                continue
-            first = max(entry.start, pooling.next_position)
-            pooling.add(self._final_states(first_row + first - entry.start, first_row + entry.num_tokens))
-            if pooling.is_complete:
-                result.embedded.append((entry.sequence, pooling.vector()))
+    def _read_prompt(self, entry: ScheduledSequence, request: SamplingRequest, first_row: int, result: StepResult) -> None:
+        """Pools the hidden states of the entry's tokens, or scores the tokens that follow them; its rows begin at ``first_row``."""
+        sequence, pooling = entry.sequence, request.pooling
+        if request.params.prompt_logprobs is not None:
+            result.prompt_logprobs[sequence.sequence_id] = self._score_prompt(entry, request, first_row)
+        if pooling is None:
+            return
+        first = max(entry.start, pooling.next_position)
+        pooling.add(self._final_states(first_row + first - entry.start, first_row + entry.num_tokens))
+        if pooling.is_complete:
+            result.embedded.append((sequence, pooling.vector()))
 
     def _final_states(self, begin: int, end: int) -> np.ndarray:
         """Returns the hidden states of the step's rows ``begin .. end`` after the final norm; the next step overwrites them."""
@@ -170,14 +177,6 @@ class ModelRunner:
             hidden = self._buffers.hidden[begin:end]
             self._operations.rms_norm(hidden, self._weights.final_norm, states, eps=self._spec.rms_norm_eps)
         return states
-
-    # ---- prompt log-probabilities
-
-    def _score_prompts(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest], result: StepResult) -> None:
-        for entry, first_row in zip(batch.entries, self._arrays.step.cu_seqlens_q.tolist(), strict=False):
-            request = requests[entry.sequence.sequence_id]
-            if request.params.prompt_logprobs is not None:
-                result.prompt_logprobs[entry.sequence.sequence_id] = self._score_prompt(entry, request, first_row)
 
     def _score_prompt(self, entry: ScheduledSequence, request: SamplingRequest, first_row: int) -> list[TokenLogprobs]:
         """Scores the prompt tokens that follow the entry's tokens and were not scored before a preemption."""

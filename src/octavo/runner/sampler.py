@@ -20,20 +20,6 @@ NO_TOKEN = -1  # drawn where bans and masks leave nothing to choose
 
 
 @dataclass(slots=True)
-class SampledRow:
-    """One row of logits to draw from.
-
-    Attributes:
-        token_ids: the sequence's tokens so far; the draw's position is their number.
-        num_draws: choices drawn from this row: 1, or n when a prompt was just computed.
-    """
-
-    request: SamplingRequest
-    token_ids: list[int]
-    num_draws: int = 1
-
-
-@dataclass(slots=True)
 class TokenLogprobs:
     """The chosen token and the most likely ones.
 
@@ -56,29 +42,83 @@ class SampledToken:
     logprobs: TokenLogprobs | None
 
 
+class DrawPlan:
+    """What the draws of a step have in common with those of the step before, as long as the same sequences are sampled.
+
+    Args:
+        requests: the sampling side of each row of logits.
+        num_draws: tokens drawn from each row: 1, or n when a prompt was just computed.
+
+    Attributes:
+        rows: int32 ``[num_draws in all]``: the row that each token is drawn from.
+        parameters: float32 ``[num_draws in all, 4]``: temperature, top_k, top_p, min_p.
+        changes_logits: some row is not sampled as it is.
+        copies_logits: the raw logits of such a row are reported too.
+        num_top: for each draw whose log-probabilities are reported, how many besides the chosen one's.
+    """
+
+    def __init__(self, requests: list[SamplingRequest], num_draws: list[int]):
+        self.requests = requests
+        self.num_draws = num_draws
+        self.rows = np.repeat(np.arange(len(requests), dtype=np.int32), num_draws)
+        self.parameters = np.array([request.sampling_parameters for request in requests], np.float32)[self.rows]
+        self.changes_logits = any(request.changes_logits for request in requests)
+        self.copies_logits = any(request.changes_logits and request.num_logprobs is not None for request in requests)
+        self.num_top = {
+            draw: num_top for draw, row in enumerate(self.rows.tolist()) if (num_top := requests[row].num_logprobs) is not None
+        }
+        draws = [
+            (request.seed, request.choice_index + draw, 0)
+            for request, num in zip(requests, num_draws, strict=True)
+            for draw in range(num)
+        ]
+        self._keys = np.array(draws, np.uint64)
+
+    def is_for(self, requests: list[SamplingRequest], num_draws: list[int]) -> bool:
+        """Returns whether these are the plan's rows."""
+        return requests == self.requests and num_draws == self.num_draws
+
+    def keys(self, num_tokens: list[int]) -> np.ndarray:
+        """Returns (seed, choice index, position) of each draw, uint64; a row's position is the number of its tokens so far."""
+        self._keys[:, 2] = np.array(num_tokens, np.uint64)[self.rows]
+        return self._keys
+
+
 class Sampler:
     """Draws tokens with the operations of one backend."""
 
     def __init__(self, operations: Operations):
         self._operations = operations
+        self._plans: dict[int, DrawPlan] = {}  # by slice
 
-    def sample(self, logits: np.ndarray, sampled: list[SampledRow]) -> list[list[SampledToken]]:
-        """Draws for each row of ``logits`` (float32 ``[len(sampled), vocab]``, overwritten) its number of tokens."""
-        raw = logits
-        changed = [row for row in sampled if row.request.changes_logits]
-        if changed:
-            if any(row.request.num_logprobs is not None for row in changed):
+    def plan(self, part: int, requests: list[SamplingRequest], num_draws: list[int]) -> DrawPlan:
+        """Returns the plan for a part of a step's rows, the same object as for that part of the step before if nothing changed."""
+        plan = self._plans.get(part)
+        if plan is None or not plan.is_for(requests, num_draws):
+            plan = self._plans[part] = DrawPlan(requests, num_draws)
+        return plan
+
+    def sample(self, logits: np.ndarray, plan: DrawPlan, token_ids: list[list[int]]) -> list[list[SampledToken]]:
+        """Draws tokens from each row of ``logits`` (float32 ``[rows, vocab]``, overwritten).
+
+        Args:
+            token_ids: the tokens so far of each row's sequence.
+        """
+        requests, raw = plan.requests, logits
+        if plan.changes_logits:
+            if plan.copies_logits:
                 raw = logits.copy()
-            self._adjust(logits, sampled)
-            self._mask(logits, sampled)
-        num_draws = [row.num_draws for row in sampled]
-        rows = np.repeat(np.arange(len(sampled), dtype=np.int32), num_draws)
-        token_ids = self._draw(logits, sampled, rows)
-        if changed:
-            token_ids[np.isneginf(logits[rows, token_ids])] = NO_TOKEN
-        reported = self._report(raw, sampled, rows, token_ids)
-        drawn = iter([SampledToken(token, logprobs) for token, logprobs in zip(token_ids.tolist(), reported, strict=True)])
-        return [list(islice(drawn, num)) for num in num_draws]
+            self._adjust(logits, requests, token_ids)
+            self._mask(logits, requests, token_ids)
+        drawn = np.empty(len(plan.rows), np.int32)
+        self._operations.sample(logits, plan.rows, plan.parameters, plan.keys(list(map(len, token_ids))), drawn)
+        if plan.changes_logits:
+            drawn[np.isneginf(logits[plan.rows, drawn])] = NO_TOKEN
+        tokens = list(map(SampledToken, drawn.tolist(), self._report(raw, plan, drawn)))
+        if len(tokens) == len(requests):
+            return [[token] for token in tokens]
+        left = iter(tokens)
+        return [list(islice(left, num)) for num in plan.num_draws]
 
     def logprobs(self, logits: np.ndarray, rows: np.ndarray, chosen: np.ndarray, num_top: int) -> list[TokenLogprobs]:
         """Returns what the raw distributions ``logits[rows]`` say of ``chosen`` and of their ``num_top`` most likely tokens."""
@@ -90,12 +130,12 @@ class Sampler:
         self._operations.chosen_ranks(logits, rows, chosen, ranks)
         return [TokenLogprobs(*entry) for entry in zip(ids.tolist(), values.tolist(), ranks.tolist(), strict=True)]
 
-    def _adjust(self, logits: np.ndarray, sampled: list[SampledRow]) -> None:
+    def _adjust(self, logits: np.ndarray, requests: list[SamplingRequest], token_ids: list[list[int]]) -> None:
         rows, tokens, divisors, addends = [], [], [], []
-        for index, row in enumerate(sampled):
-            if row.request.is_plain:
+        for index, request in enumerate(requests):
+            if request.is_plain:
                 continue
-            for token, (divisor, addend) in row.request.adjustments(row.token_ids).items():
+            for token, (divisor, addend) in request.adjustments(token_ids[index]).items():
                 rows.append(index)
                 tokens.append(token)
                 divisors.append(divisor)
@@ -109,38 +149,20 @@ class Sampler:
                 np.array(addends, np.float32),
             )
 
-    def _mask(self, logits: np.ndarray, sampled: list[SampledRow]) -> None:
-        masks = {index: bitmask for index, row in enumerate(sampled) if (bitmask := row.request.bitmask(row.token_ids)) is not None}
+    def _mask(self, logits: np.ndarray, requests: list[SamplingRequest], token_ids: list[list[int]]) -> None:
+        masks = {
+            index: bitmask for index, request in enumerate(requests) if (bitmask := request.bitmask(token_ids[index])) is not None
+        }
         if masks:
             self._operations.mask_logits(logits, np.array(list(masks), np.int32), np.stack(list(masks.values())))
 
-    def _draw(self, logits: np.ndarray, sampled: list[SampledRow], rows: np.ndarray) -> np.ndarray:
-        parameters = np.array([row.request.sampling_parameters for row in sampled], np.float32)[rows]
-        keys = np.array(
-            [
-                (row.request.seed, row.request.choice_index + draw, len(row.token_ids))
-                for row in sampled
-                for draw in range(row.num_draws)
-            ],
-            np.uint64,
-        )
-        token_ids = np.empty(len(rows), np.int32)
-        self._operations.sample(logits, rows, parameters, keys, token_ids)
-        return token_ids
-
-    def _report(
-        self, raw: np.ndarray, sampled: list[SampledRow], rows: np.ndarray, token_ids: np.ndarray
-    ) -> list[TokenLogprobs | None]:
-        reported: list[TokenLogprobs | None] = [None] * len(rows)
-        wanted = {
-            draw: num_top
-            for draw, row in enumerate(rows.tolist())
-            if (num_top := sampled[row].request.num_logprobs) is not None and token_ids[draw] != NO_TOKEN
-        }
+    def _report(self, raw: np.ndarray, plan: DrawPlan, drawn: np.ndarray) -> list[TokenLogprobs | None]:
+        reported: list[TokenLogprobs | None] = [None] * len(drawn)
+        wanted = {draw: num_top for draw, num_top in plan.num_top.items() if drawn[draw] != NO_TOKEN}
         if not wanted:
             return reported
         draws = list(wanted)
-        described = self.logprobs(raw, rows[draws], token_ids[draws], max(wanted.values()))
+        described = self.logprobs(raw, plan.rows[draws], drawn[draws], max(wanted.values()))
         for draw, logprobs in zip(draws, described, strict=True):
             kept = 1 + wanted[draw]
             reported[draw] = TokenLogprobs(logprobs.token_ids[:kept], logprobs.logprobs[:kept], logprobs.chosen_rank)

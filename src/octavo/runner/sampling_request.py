@@ -58,6 +58,7 @@ class SamplingRequest:
         bad_words: token runs that must not appear in the answer.
         is_plain: no penalty, bias or ban by the history, now or later.
         changes_logits: the logits are not sampled as they are.
+        reads_prompt: more is wanted of the prompt's tokens than the one that follows them.
         sampling_parameters: what the draw is given: temperature, top_k, top_p, min_p.
         token_bitmask: int32 ``[ceil(vocab / 32)]`` of the tokens that may be chosen anywhere; None: all.
         constraint: what else limits the tokens, step by step.
@@ -85,6 +86,7 @@ class SamplingRequest:
             self.num_logprobs = params.num_logprobs
         self.is_plain = not (params.has_penalties or params.logit_bias or self.bad_words or params.min_tokens)
         self.changes_logits = not self.is_plain or self.token_bitmask is not None or self.constraint is not None
+        self.reads_prompt = self.pooling is not None or params.prompt_logprobs is not None
         temperature = 0.0 if params.is_greedy else params.temperature
         self.sampling_parameters = (temperature, float(max(params.top_k, 0)), params.top_p, params.min_p)
 

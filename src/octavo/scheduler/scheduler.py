@@ -26,13 +26,9 @@ from octavo.errors import CapacityError
 from octavo.memory.kv_manager import KVManager, PrefixMatch
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.prefix_reader import PrefixReader
+from octavo.scheduler.prompt_budget import PromptBudget
 from octavo.scheduler.sequence import Sequence, SequenceStatus, WaitReason
 from octavo.scheduler.waiting_queue import WaitingQueue
-
-# On a processor the time of a step grows with its tokens, from some thirty on. Beside sequences that wait for their next token a
-# step takes only so many tokens of prompts that it lasts about three times as long as without; the prompts lose nothing by it.
-PROMPT_TOKENS_PER_DECODE = 2
-MIN_PROMPT_TOKENS = 32
 
 _arrival = attrgetter("arrival")
 
@@ -45,11 +41,13 @@ class SchedulerLimits:
         max_num_seqs: most sequences that run at once.
         max_num_batched_tokens: the token budget of one step.
         watermark_blocks: free blocks kept back when admitting, so that running sequences can grow a little.
+        attention_parity_tokens: the context over which attending costs as much as the rest of computing a token; None: not counted.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     watermark_blocks: int = 0
+    attention_parity_tokens: int | None = None
 
 
 class Scheduler:
@@ -67,7 +65,7 @@ class Scheduler:
         self.running: list[Sequence] = []  # in order of arrival
         self._arrivals = count()
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
-        self._prompt_budget = 0  # of the step that is being scheduled
+        self._prompt_budget = PromptBudget(limits.attention_parity_tokens)
         self._promised_blocks = 0  # that its running sequences still need for the tokens that they know
         self._oldest: Sequence | None = None  # of the running sequences that want tokens
         self._batch = ScheduledBatch()
@@ -169,7 +167,7 @@ class Scheduler:
         self._batch = ScheduledBatch()
         self._was_denied = False
         decodes, prefills = self._by_need()
-        self._prompt_budget = self._prompt_tokens_beside(len(decodes))
+        self._prompt_budget.start(self.limits.max_num_batched_tokens, len(decodes))
         is_oldest_first = bool(prefills) and prefills[0] is self._oldest  # the oldest goes before the decodes
         if is_oldest_first:
             self._schedule_prefill(prefills[0])
@@ -220,13 +218,6 @@ class Scheduler:
             prefills.sort(key=lambda sequence: (sequence is not self._oldest, sequence.rank))
         return decodes, prefills
 
-    def _prompt_tokens_beside(self, num_decodes: int) -> int:
-        """Returns how many tokens of prompts a step may compute beside ``num_decodes`` sequences that want one token each."""
-        left = self.limits.max_num_batched_tokens - num_decodes
-        if num_decodes == 0:
-            return left
-        return min(left, max(MIN_PROMPT_TOKENS, PROMPT_TOKENS_PER_DECODE * num_decodes))
-
     def _schedule_decodes(self, decodes: list[Sequence]) -> None:
         """Hands out one token to each; written out flat, because the loop spends most of its time here."""
         allocate, entries = self.kv.allocate, self._batch.entries
@@ -243,7 +234,7 @@ class Scheduler:
     def _schedule_prefill(self, sequence: Sequence) -> None:
         """Hands out as much of the prompt budget as the sequence can use."""
         start = sequence.num_computed_tokens
-        num_tokens = min(sequence.num_tokens - start, self._prompt_budget)
+        num_tokens = self._prompt_budget.allowed(start, sequence.num_tokens - start)
         if num_tokens > 0 and self._make_room(sequence, start + num_tokens):
             self._hand_out_prompt(sequence, start, num_tokens)
 
@@ -251,7 +242,7 @@ class Scheduler:
         is_last_chunk = start + num_tokens == sequence.num_tokens
         self._batch.entries.append(ScheduledSequence(sequence, start, num_tokens, is_last_chunk))
         self._batch.num_tokens += num_tokens
-        self._prompt_budget -= num_tokens
+        self._prompt_budget.spend(start, num_tokens)
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
         """Takes the blocks for a running sequence's next tokens, from others if need be; returns whether it got them."""
@@ -342,8 +333,8 @@ class Scheduler:
             if self.running and not self.is_admitting:
                 sequence.wait_reasons[WaitReason.MEMORY_SHORT] += 1
                 return
-            if self._prompt_budget <= 0 or sequence.num_choices > seats:
-                sequence.wait_reasons[WaitReason.BUDGET_SPENT if self._prompt_budget <= 0 else WaitReason.NO_SEAT] += 1
+            if self._prompt_budget.is_spent or sequence.num_choices > seats:
+                sequence.wait_reasons[WaitReason.BUDGET_SPENT if self._prompt_budget.is_spent else WaitReason.NO_SEAT] += 1
                 return
             if sequence.awaited is not None and sequence.awaited.is_awaited:
                 sequence.wait_reasons[WaitReason.PREFIX_IN_FLIGHT] += 1
@@ -402,7 +393,7 @@ class Scheduler:
         end = match.find_end() if match is not None and sequence.num_hit_tokens is None else None
         cache = self.kv.open(sequence.token_ids, sequence.namespace, match)
         start = cache.num_computed_tokens
-        num_tokens = min(sequence.num_tokens - start, self._prompt_budget)
+        num_tokens = self._prompt_budget.allowed(start, sequence.num_tokens - start)
         if not self.kv.allocate(cache, start + num_tokens):
             self.kv.free(cache, sequence.token_ids)
             return False

@@ -108,7 +108,9 @@ def _make_replica(
         prefix_caching=settings.prefix_caching,
     )
     watermark_blocks = int(memory.watermark_ratio * memory.capacity)
-    limits = SchedulerLimits(settings.max_num_seqs, settings.max_num_batched_tokens, watermark_blocks)
+    limits = SchedulerLimits(
+        settings.max_num_seqs, settings.max_num_batched_tokens, watermark_blocks, model.attention_parity_tokens
+    )
     return Replica(memory, limits, step_time, statistics, max_model_len)
 
 

@@ -39,6 +39,12 @@ class ModelCosts:
         """K and V of one token in all layers."""
         return self.layer_kv_bytes * len(self.windows)
 
+    @property
+    def attention_parity_tokens(self) -> int | None:
+        """As `ModelSpec.attention_parity_tokens`, with the output head among the matrices."""
+        num_full = self.windows.count(None)
+        return max(1, self.num_weights // (2 * num_full * self.q_width)) if num_full else None
+
 
 # Kwon et al., SOSP 2023, section 3 and Table 1: 40 layers of width 5120, 26 GB of weights in fp16, 800 KiB of K/V per token.
 OPT_13B = ModelCosts(13_000_000_000, 26e9, 2 * 5120 * 2, (None,) * 40, 5120, 2048)
