@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+RESULTS := benchmarks/results
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint requirements/lock.txt
 SOURCES := pyproject.toml CMakeLists.txt requirements/lock.txt \
@@ -36,8 +37,15 @@ format: $(VENV)/.lint ## rewrite the sources in the house format
 	@$(BIN)/ruff format .
 	@find csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format -i
 
-bench: $(VENV)/.package ## measure this machine and the engine on it
-	@$(BIN)/python benchmarks/offline.py
+bench: $(VENV)/.package ## measure the engine on this machine, for about half an hour, and renew the README's table
+	@for dtype in auto bf16 int8 int4; do \
+		$(BIN)/python benchmarks/offline.py --dtype $$dtype --output $(RESULTS)/offline-$$dtype.json || exit 1; done
+	@$(BIN)/python benchmarks/offline.py --kv-dtype int8 --workloads W1 D16x4096 --output $(RESULTS)/offline-auto-kv-int8.json
+	@$(BIN)/python benchmarks/start.py --output $(RESULTS)/start.json
+	@$(BIN)/python benchmarks/stalls.py --output $(RESULTS)/stalls.json
+	@$(BIN)/python benchmarks/loop.py --output $(RESULTS)/loop.json
+	@$(BIN)/python benchmarks/simulator.py --output $(RESULTS)/simulator.json
+	@$(BIN)/python benchmarks/readme_table.py --write
 
 clean: ## remove what these commands made
 	rm -rf $(VENV) build

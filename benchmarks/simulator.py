@@ -1,18 +1,19 @@
 """Times `octavo simulate` itself: scheduled tokens per second of processor time, with 1,000 sequences at once.
 
-Usage: python benchmarks/simulator.py [--requests N]
+Usage: python benchmarks/simulator.py [--requests N] [--output FILE]
 
 A closed loop of 1,000 users with requests of Alpaca's lengths, in a memory that holds them all. Processor time is of this thread,
 so that other processes disturb it less. Prints a table, and one line of JSON last. Peak memory should not grow with the requests.
 """
 
 import argparse
-import json
 import resource
 import time
+from pathlib import Path
 
 from octavo.simulator.settings import SimulationSettings, simulate
 from octavo.simulator.step_time import A100_40GB, OPT_13B
+from reporting import describe_run, save
 
 NUM_USERS = 1000
 
@@ -20,7 +21,9 @@ NUM_USERS = 1000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=20_000)
-    num_requests = parser.parse_args().requests
+    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
+    arguments = parser.parse_args()
+    num_requests = arguments.requests
     settings = SimulationSettings(
         workload="closed",
         lengths="alpaca",
@@ -44,7 +47,7 @@ def main() -> None:
     }
     for name, figure in figures.items():
         print(f"{name:<40}{figure:>12,}")
-    print(json.dumps(figures))
+    save({"benchmark": "simulator", **describe_run(), **figures}, arguments.output)
 
 
 if __name__ == "__main__":

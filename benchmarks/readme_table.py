@@ -1,0 +1,121 @@
+"""Writes the README's table of measurements from the files in `results/`.
+
+Usage: python benchmarks/readme_table.py [--write]
+
+Prints the section; ``--write`` puts it into the README. A test fails while the two differ. What was not measured is a dash.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "## Measured\n\n", "\n## Limitations"
+FORMATS = {"auto": "Q4_1 as in the file", "bf16": "bf16", "int8": "int8", "int4": "int4"}  # --dtype -> what it is called
+START_NAMES = {"auto": "first token, weights as in the file", "bf16": "first token, bf16"}
+COLUMNS = (
+    "weights",
+    "one request, output tokens/s",
+    "share of read bandwidth",
+    "64 at once, output tokens/s",
+    "prompt of 1,024, tokens/s",
+    "behind 16 × 4,096 tokens, output tokens/s",
+    "share of read bandwidth",
+    "books, ms a step of 64",
+    "start to first token, s",
+)
+DASH = "–"
+
+
+def load(name: str) -> dict[str, Any]:
+    """Returns a results file, empty where there is none."""
+    path = RESULTS / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def render() -> str:
+    """Returns the section below its heading."""
+    reports = {dtype: report for dtype in FORMATS if (report := load(f"offline-{dtype}.json"))}
+    start = load("start.json").get("figures", {})
+    rows = [row(dtype, report, start) for dtype, report in reports.items()]
+    lines = [introduction(reports), "", table_line(COLUMNS), table_line(["---"] * len(COLUMNS)), *map(table_line, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def introduction(reports: Mapping[str, Mapping]) -> str:
+    """Returns what was measured, on what."""
+    first = next(iter(reports.values()))
+    probes = [probe for report in reports.values() for probe in report["machine"].values()]
+    bandwidths, rates = ([probe[name] for probe in probes] for name in ("read_gb_per_s", "fp32_gflop_per_s"))
+    return (
+        f"SmolLM2-135M on two cores of an {first['processor']}, which read {spread(bandwidths)} GB/s and multiplied\n"
+        f"{spread(rates)} GFLOP/s (float32) in the same runs; `make bench` measures all of it\n"
+        "([caveats](benchmarks/README.md), [results](benchmarks/results)):"
+    )
+
+
+def spread(values: list[float]) -> str:
+    """Returns the range of some values, rounded."""
+    least, most = round(min(values)), round(max(values))
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def row(dtype: str, report: Mapping, start: Mapping) -> list[str]:
+    """Returns the cells of one weight format."""
+    timings = {timing["workload"]: timing for timing in report["timings"]}
+    one, many, prompt, contexts = (timings.get(name, {}) for name in ("W1", "W64", "P1024", "D16x4096"))
+    first_token_s = start.get(START_NAMES.get(dtype, ""), {}).get("median_s")
+    return [
+        FORMATS[dtype],
+        cell(one.get("output_tokens_per_s")),
+        share(report, one),
+        cell(many.get("output_tokens_per_s")),
+        cell(prompt.get("prompt_tokens_per_s")),
+        cell(contexts.get("output_tokens_per_s")),
+        share(report, contexts),
+        cell(many.get("accounting_ms_per_step"), digits=2),
+        cell(first_token_s, digits=1),
+    ]
+
+
+def cell(value: float | None, *, digits: int = 0) -> str:
+    """Returns a number for the table."""
+    return DASH if value is None else f"{value:.{digits}f}"
+
+
+def share(report: Mapping, timing: Mapping) -> str:
+    """Returns what part of the bandwidth that the run probed reading weights and KV takes."""
+    if timing.get("read_bytes_per_token") is None:
+        return DASH
+    bandwidth = report["machine"][timing["workload"]]["read_gb_per_s"] * 1e9
+    return f"{timing['output_tokens_per_s'] * timing['read_bytes_per_token'] / bandwidth:.0%}".replace("%", " %")
+
+
+def table_line(cells: list[str] | tuple[str, ...]) -> str:
+    """Returns one line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def replaced(readme: str) -> str:
+    """Returns the README's text with the section as the results have it."""
+    head, _, rest = readme.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return head + BEGIN + render() + END + tail
+
+
+def main() -> None:
+    """Prints the section or writes it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put it into the README")
+    readme = ROOT / "README.md"
+    if parser.parse_args().write:
+        readme.write_text(replaced(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print(render(), end="")
+
+
+if __name__ == "__main__":
+    main()
