@@ -21,6 +21,7 @@ MAX_THREADS = 1024
 MAX_STEP_TOKENS = 65_536  # the arrays and activations of a step are allocated in full
 MAX_BYTES = 2**60
 KV_DTYPES = ("fp32", "fp16", "bf16", "int8")
+KV_CHECKS = ("off", "sample", "all")
 BLOCK_SIZES = (16, 32, 64, 128)
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -128,6 +129,12 @@ class EngineConfig:
         'Cap on the KV blocks, "256MiB" or "64 blocks"; it has to fit in what memory leaves beside weights, workspace and '
         "process. auto takes all of that, up to what max_num_seqs sequences of full length need.",
         unit="bytes",
+    )
+    kv_check: str = setting(
+        "off",
+        "Check K and V in memory: poison free blocks and compare checksums of full ones before they are read, of some of them "
+        "or of all. A difference ends the engine.",
+        choices=KV_CHECKS,
     )
     block_size: int = setting(16, "Tokens per KV block.", unit="tokens", choices=BLOCK_SIZES)
     max_model_len: int | None = setting(

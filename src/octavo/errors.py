@@ -61,6 +61,10 @@ class CapacityError(OctavoError):
         self.may_fit_later = may_fit_later
 
 
+class IntegrityError(OctavoError):
+    """K and V in memory are not what was computed."""
+
+
 class StallError(OctavoError):
     """Requests were in the engine and it could run none of them.
 

@@ -40,6 +40,7 @@ from octavo.planner.host_memory import read_host_memory
 from octavo.planner.load_sizes import LoadSizes, load_sizes
 from octavo.runner.batch_arrays import BatchArrays
 from octavo.runner.forward import EagerForward, Forward, RecordedForward
+from octavo.runner.kv_check import KVCheck
 from octavo.runner.kv_storage import KVStorage
 from octavo.runner.model_runner import ModelRunner
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
@@ -172,6 +173,8 @@ def build_engine(
     checker = RequestChecker(files.tokenizer, spec.vocab_size, sizes.max_model_len, files.defaults.end_token_ids)
     scheduler = Scheduler(kv, limits)
     runner = build_runner(config, spec, weights, operations, sizes)
+    if config.kv_check != "off":
+        runner.kv_check = KVCheck(runner.kv_blocks, kv.watch_freed(), config.block_size, checks_all=config.kv_check == "all")
     fingerprint = cache(partial(read_fingerprint, config, files, spec, sizes, operations))
     tier = None
     if config.disk_cache is not None:

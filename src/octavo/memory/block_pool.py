@@ -13,6 +13,7 @@ Invariants:
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 
 class BlockPool:
@@ -30,6 +31,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._retired: set[int] = set()
         self._released: dict[int, None] = {}  # retired since the last drain
+        self._freed: list[int] | None = None  # became free since the last drain; None: nobody wants to know
         self._committed: set[int] = set()  # handed out since their pages last went back to the system
         self.grow(num_blocks)
 
@@ -106,7 +108,7 @@ class BlockPool:
         self.ref_counts[block_id] = count
         if count == 0:
             if self.contents[block_id] is None:
-                self._free.append(block_id)
+                self._add_free(block_id)
             else:
                 self._cached[block_id] = None
 
@@ -120,7 +122,22 @@ class BlockPool:
         self.contents[block_id] = None
         if self.ref_counts[block_id] == 0:
             del self._cached[block_id]
-            self._free.append(block_id)
+            self._add_free(block_id)
+
+    def _add_free(self, block_id: int) -> None:
+        self._free.append(block_id)
+        if self._freed is not None:
+            self._freed.append(block_id)
+
+    def watch_freed(self) -> Callable[[], list[int]]:
+        """Returns a function that returns the ids of the blocks that became free since its last call."""
+        self._freed = []
+
+        def drain() -> list[int]:
+            freed, self._freed = self._freed, []
+            return freed or []
+
+        return drain
 
     def grow(self, num_blocks: int) -> None:
         """Adds ``num_blocks`` blocks: retired ids first, lowest first, then new ones."""

@@ -18,7 +18,7 @@ from octavo.memory.block_map import BlockState, map_blocks
 from octavo.memory.block_pool import BlockPool
 from octavo.memory.block_table import NO_BLOCK, BlockTable
 from octavo.memory.invariants import check_memory
-from octavo.memory.layer_groups import LayerGroup, first_visible_position
+from octavo.memory.layer_groups import LayerGroup, blocks_needed, first_visible_position
 from octavo.memory.memory_stats import EventCounts, MemoryStats, count_slots
 from octavo.memory.prefix_match import PrefixMatch, PrefixMatcher
 from octavo.memory.prefix_registry import PrefixRegistry
@@ -78,14 +78,14 @@ class KVManager:
         """Blocks that may have pages."""
         return self._pool.num_committed
 
+    def watch_freed(self) -> Callable[[], list[int]]:
+        """See `BlockPool.watch_freed`."""
+        return self._pool.watch_freed()
+
     @property
     def caches(self) -> Collection[SequenceCache]:
         """The open sequences."""
         return self._caches
-
-    def holders(self, block_id: int) -> list[SequenceCache]:
-        """Returns the sequences that hold a block. Cost: O(blocks held)."""
-        return [cache for cache in self._caches if block_id in cache.held_blocks()]
 
     def block_map(self) -> list[BlockState]:
         """Returns the state of every block that is not free. Cost: O(blocks)."""
@@ -100,15 +100,7 @@ class KVManager:
             num_tokens: its final length.
             max_step_tokens: most tokens that one step computes for it.
         """
-        num_whole = -(-num_tokens // self.block_size)
-        num_blocks = 0
-        for group in self.groups:
-            if group.window is None:
-                num_blocks += num_whole
-            else:  # the window of a step's first query and the step's tokens, at the worst place against the blocks' edges
-                span = group.window - 1 + min(max_step_tokens, num_tokens)
-                num_blocks += min(num_whole, 1 - (-(span - 1) // self.block_size))
-        return num_blocks
+        return blocks_needed(self.groups, self.block_size, num_tokens, max_step_tokens)
 
     def max_tokens_alone(self, max_step_tokens: int) -> int:
         """Returns the length of the longest sequence that the largest pool holds; `sys.maxsize` if windows bound every group."""

@@ -66,3 +66,16 @@ def first_visible_position(window: int | None, position: int) -> int:
 def layers_per_block(groups: Sequence[LayerGroup]) -> int:
     """Returns how many layers one block stores: the size of the largest group."""
     return max(len(group.layers) for group in groups)
+
+
+def blocks_needed(groups: Sequence[LayerGroup], block_size: int, num_tokens: int, max_step_tokens: int) -> int:
+    """Returns the most blocks that one sequence holds at once; see `KVManager.blocks_needed`."""
+    num_whole = -(-num_tokens // block_size)
+    num_blocks = 0
+    for group in groups:
+        if group.window is None:
+            num_blocks += num_whole
+        else:  # the window of a step's first query and the step's tokens, at the worst place against the blocks' edges
+            span = group.window - 1 + min(max_step_tokens, num_tokens)
+            num_blocks += min(num_whole, 1 - (-(span - 1) // block_size))
+    return num_blocks

@@ -19,6 +19,7 @@ from octavo.models.spec import ModelSpec
 from octavo.models.weights import DecoderWeights
 from octavo.runner.batch_arrays import BatchArrays
 from octavo.runner.forward import Forward
+from octavo.runner.kv_check import KVCheck
 from octavo.runner.kv_storage import KVStorage
 from octavo.runner.sampler import SampledToken, Sampler, TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
@@ -50,7 +51,11 @@ class StepResult:
 
 
 class ModelRunner:
-    """Computes scheduled batches with one model and one KV storage."""
+    """Computes scheduled batches with one model and one KV storage.
+
+    Attributes:
+        kv_check: watches the storage; None: nobody does.
+    """
 
     def __init__(
         self,
@@ -69,6 +74,7 @@ class ModelRunner:
         self._arrays = arrays
         self._buffers = buffers
         self._forward = forward
+        self.kv_check: KVCheck | None = None
         self._sampler = Sampler(operations)
         self._logits = np.empty((logits_bytes(spec.vocab_size) // (4 * spec.vocab_size), spec.vocab_size), np.float32)
 
@@ -80,9 +86,13 @@ class ModelRunner:
 
         Side effects: writes KV, reads and writes the step's arrays.
         """
+        if self.kv_check is not None:
+            self.kv_check.before_copies(batch.block_copies)
         if batch.block_copies:
             self._operations.copy_blocks(self._storage.blocks, np.array(batch.block_copies, np.int64))
         sizes = self._arrays.fill(batch)
+        if self.kv_check is not None:
+            self.kv_check.before_forward(batch)
         samplings = [requests[entry.sequence.sequence_id] for entry in batch.entries]
         due = [
             index
@@ -93,6 +103,8 @@ class ModelRunner:
             if samplings[index].constraint is not None:
                 samplings[index].prepare(batch.entries[index].sequence.token_ids)
         self._forward.run(sizes)
+        if self.kv_check is not None:
+            self.kv_check.after_forward(batch)
         result = StepResult()
         self._sample(batch, samplings, due, result)
         for index, sampling in enumerate(samplings):
@@ -107,7 +119,10 @@ class ModelRunner:
 
     def release_blocks(self, block_ids: Iterable[int]) -> None:
         """Gives the pages of blocks that hold nothing back to the system."""
-        self._storage.release(block_ids)
+        released = list(block_ids)
+        if self.kv_check is not None:
+            self.kv_check.forget(released)
+        self._storage.release(released)
 
     @property
     def hidden_size(self) -> int:
