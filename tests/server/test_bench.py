@@ -1,12 +1,16 @@
 """``octavo bench serve`` against a server whose pace is known."""
 
+import asyncio
 import json
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from click.testing import CliRunner
 
 from octavo.cli.bench import command
-from octavo.cli.load import Answer, make_requests, percentiles, summarise
+from octavo.cli.load import Answer, Load, count_duplicates, make_requests, percentiles, run_load, summarise
 from octavo.errors import ConfigError
 from server.running import RunningServer, running_server
 from server.scripted import make_engine
@@ -35,6 +39,53 @@ def test_figures_follow_the_servers_pace(paced: RunningServer) -> None:
         assert row["inter_token_ms"]["p90"] >= 4 and row["ttft_ms"]["p50"] >= 4
         assert row["e2e_ms"]["p50"] >= row["ttft_ms"]["p50"] + 11 * 4
     assert report["rows"][1]["tokens_per_s"] > report["rows"][0]["tokens_per_s"]
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_chart(paced: RunningServer, tmp_path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"load{suffix}"
+    run(paced, "--concurrency", "1,2", "--num-requests", "2", "--max-tokens", "3", "--plot", str(path))
+    assert path.read_bytes().startswith(b"<?xml" if suffix == ".svg" else b"\x89PNG")
+
+
+def test_chart_of_another_kind_is_refused_before_the_work() -> None:
+    result = CliRunner().invoke(command, ["serve", "--url", "http://127.0.0.1:9", "--plot", "load.gif"])
+    assert isinstance(result.exception, ConfigError) and "load.gif" in str(result.exception)
+
+
+def test_mixed_up_answers_are_seen() -> None:
+    with running_server(make_engine(lambda prompt, choice: [ord("a")] * 100)) as server:
+        shown = json.loads(run(server, "--concurrency", "2", "--num-requests", "5", "--max-tokens", "40", "--json"))["rows"][0]
+        assert shown["duplicates"] == 4 and shown["errors"] == {}
+    same, other = "s" * 32, "o" * 32
+    answers = [Answer(0, 0.0, same, prompt="a"), Answer(1, 0.0, same, prompt="a"), Answer(2, 0.0, other, prompt="b")]
+    assert count_duplicates(answers) == 0
+    assert count_duplicates([*answers, Answer(3, 0.0, same, prompt="c"), Answer(4, 0.0, "short", prompt="d")]) == 1
+
+
+def test_an_answer_that_ends_early_for_its_length_is_truncated(paced: RunningServer) -> None:
+    load = Load(paced.url, "scripted", make_requests("chat", 1, 5, seed=0))
+    load.requests[0]["max_tokens"] = 5
+    (whole,) = asyncio.run(run_load(load, 1, lambda: None))
+    assert whole.error == "" and whole.num_tokens == 5
+
+    class Stingy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            chunk = {"choices": [{"delta": {"content": "abc"}, "finish_reason": "length"}], "usage": {"completion_tokens": 3}}
+            self.wfile.write(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode())
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Stingy) as stingy:
+        thread = threading.Thread(target=stingy.handle_request)
+        thread.start()
+        (cut,) = asyncio.run(run_load(replace(load, url=f"http://127.0.0.1:{stingy.server_port}"), 1, lambda: None))
+        thread.join()
+    assert cut.error == "truncated" and cut.text == "abc"
 
 
 def test_table_and_errors(paced: RunningServer) -> None:

@@ -6,11 +6,14 @@ Owns: the options, the progress bar and the table. Must not know: what the figur
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 
 from octavo.cli.load import WORKLOADS, Load, find_model, make_requests, run_load, summarise
+from octavo.cli.load_chart import draw_load
+from octavo.planner.chart import make_figure
 
 
 @click.group("bench")
@@ -42,18 +45,23 @@ def _read_counts(_ctx: click.Context, _option: click.Parameter, given: str) -> l
 @click.option("--max-tokens", default=64, show_default=True, type=click.IntRange(1), help="Most tokens of an answer.")
 @click.option("--goodput-ttft-ms", default=1000.0, show_default=True, help="Requests whose first text comes later are not goodput.")
 @click.option("--seed", default=0, show_default=True, help="Makes the workload repeatable.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Also write a chart: a .png or .svg file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def serve(url: str, model: str | None, api_key: str, as_json: bool, **options: Any) -> None:
+def serve(url: str, model: str | None, api_key: str, plot: Path | None, as_json: bool, **options: Any) -> None:
     """Send a workload to a running server and tell how fast the answers came.
 
     A chunk of a stream may hold several tokens: inter-token times are those between chunks with text.
     """
+    if plot is not None:
+        make_figure(plot)  # before the work: its name may be wrong
     name = model or find_model(url, api_key)
     requests = make_requests(options["workload"], options["num_requests"], options["max_tokens"], options["seed"])
     load = Load(url, name, requests, api_key)
     rows = []
     for concurrency in options["concurrency"]:
         rows.append({"concurrency": concurrency, **_measure(load, concurrency, options["goodput_ttft_ms"])})
+    if plot is not None:
+        draw_load(rows, f"{name} at {url}, workload {options['workload']}", plot)
     if as_json:
         click.echo(json.dumps({"url": url, "model": name, "workload": options["workload"], "rows": rows}))
     else:
@@ -81,7 +89,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         table.add_column(heading)
     for row in rows:
         times = [" / ".join(map(_shown, row[name].values())) for name in ("ttft_ms", "inter_token_ms", "e2e_ms")]
-        errors = ", ".join(f"{count} × {error}" for error, count in row["errors"].items()) or "none"
+        faults = {**row["errors"], "the same text as another's": row["duplicates"]}
+        errors = ", ".join(f"{count} × {error}" for error, count in faults.items() if count) or "none"
         rates = [str(row[name]) for name in ("concurrency", "tokens_per_s", "requests_per_s", "goodput_requests_per_s")]
         table.add_row(*rates, *times, errors)
     Console().print(table)

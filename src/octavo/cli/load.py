@@ -4,7 +4,8 @@ Owns: the workloads, the HTTP side of a measurement, and what its figures mean. 
 
 Invariants:
 1. Times are the client's: from before the request is sent to when a chunk with text has arrived.
-2. An answer counts as an error unless its stream ended with a finish reason and with ``[DONE]``.
+2. An answer counts as an error unless its stream ended with a finish reason and with ``[DONE]``; one that ended for its length
+   before it was as long as asked for is truncated, which is an error too.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from octavo.errors import ConfigError, OctavoError
 WORKLOADS = ("chat", "shared-prefix", "long")
 WORDS = ["time", "river", "stone", "light", "garden", "answer", "number", "window", "winter", "letter", "music", "street", "silver"]
 PROMPT_WORDS = {"chat": (10, 60), "shared-prefix": (10, 30), "long": (400, 800)}
+MIN_DUPLICATE_CHARS = 32  # shorter answers may well be the same
 SHARED_WORDS = 400  # of the beginning that all conversations of "shared-prefix" have
 
 
@@ -34,6 +36,7 @@ class Answer:
         text: all of it.
         chunk_seconds: when each chunk with text came.
         num_tokens: completion tokens, as the server counts them.
+        prompt: what was asked.
         error: what went wrong; empty: nothing.
     """
 
@@ -44,6 +47,7 @@ class Answer:
     seconds: float = 0.0
     num_tokens: int = 0
     error: str = ""
+    prompt: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,21 +122,24 @@ async def _ask(client: Any, load: Load, number: int, body: dict[str, Any]) -> An
     import httpx
 
     options = {"model": load.model, "stream": True, "stream_options": {"include_usage": True}}
-    answer = Answer(number, time.perf_counter())
+    answer = Answer(number, time.perf_counter(), prompt=json.dumps(body["messages"]))
     try:
         async with client.stream("POST", "/v1/chat/completions", json={**body, **options}) as response:
             if response.status_code != 200:
                 answer.error = f"HTTP {response.status_code}"
                 await response.aread()
             else:
-                await _read_stream(response, answer)
+                finish_reason = await _read_stream(response, answer)
+                if finish_reason == "length" and 0 < answer.num_tokens < body["max_tokens"]:
+                    answer.error = answer.error or "truncated"
     except httpx.HTTPError as error:
         answer.error = type(error).__name__
     answer.seconds = time.perf_counter() - answer.sent
     return answer
 
 
-async def _read_stream(response: Any, answer: Answer) -> None:
+async def _read_stream(response: Any, answer: Answer) -> str | None:
+    """Fills an answer from its stream and returns the finish reason."""
     finish_reason, is_done = None, False
     async for line in response.aiter_lines():
         is_done = is_done or line == "data: [DONE]"
@@ -141,7 +148,7 @@ async def _read_stream(response: Any, answer: Answer) -> None:
         chunk = json.loads(line.removeprefix("data: "))
         if "error" in chunk:
             answer.error = str(chunk["error"].get("code"))
-            return
+            return None
         for choice in chunk["choices"]:
             finish_reason = choice.get("finish_reason") or finish_reason
             text = choice["delta"].get("content")
@@ -152,6 +159,7 @@ async def _read_stream(response: Any, answer: Answer) -> None:
             answer.num_tokens = chunk["usage"]["completion_tokens"]
     if finish_reason is None or not is_done:
         answer.error = "cut off"
+    return finish_reason
 
 
 def find_model(load_url: str, api_key: str) -> str:
@@ -187,6 +195,7 @@ def summarise(answers: Sequence[Answer], seconds: float, *, goodput_ttft_ms: flo
     return {
         "requests": len(answers),
         "errors": errors,
+        "duplicates": count_duplicates(good),
         "seconds": round(seconds, 3),
         "tokens_per_s": round(sum(answer.num_tokens for answer in good) / seconds, 2),
         "requests_per_s": round(len(good) / seconds, 3),
@@ -195,6 +204,15 @@ def summarise(answers: Sequence[Answer], seconds: float, *, goodput_ttft_ms: flo
         "inter_token_ms": percentiles(intervals),
         "e2e_ms": percentiles([answer.seconds for answer in good]),
     }
+
+
+def count_duplicates(answers: Sequence[Answer]) -> int:
+    """Returns how many answers have the same text as one to another question: a sign that a server mixes them up."""
+    prompts: dict[str, set[str]] = {}
+    for answer in answers:
+        if len(answer.text) >= MIN_DUPLICATE_CHARS:
+            prompts.setdefault(answer.text, set()).add(answer.prompt)
+    return sum(len(asked) - 1 for asked in prompts.values())
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float | None]:
