@@ -10,7 +10,7 @@ SOURCES := pyproject.toml CMakeLists.txt requirements/lock.txt \
 	$(shell find src csrc -type f ! -name '*.pyc' ! -name '*.so')
 
 .DELETE_ON_ERROR:
-.PHONY: help demo serve test lint format bench clean
+.PHONY: help demo serve test soak nightly lint format bench clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,12 @@ test: $(VENV)/.test ## run every test against the installed package
 	@$(BIN)/octavo pull smollm2-135m >/dev/null
 	@$(BIN)/octavo pull gemma3-270m >/dev/null
 	@$(BIN)/python -m pytest
+
+soak: $(VENV)/.test ## 256 streams and leaving clients on a real engine for ten minutes
+	@OCTAVO_SOAK_SECONDS=600 $(BIN)/python -m pytest -q tests/server/test_soak.py
+
+nightly: $(VENV)/.test ## requests made from the server's OpenAPI document for fifteen minutes
+	@OCTAVO_SCHEMA_SECONDS=900 $(BIN)/python -m pytest -q tests/server/test_schema.py
 
 lint: $(VENV)/.lint ## check style and types
 	@$(BIN)/ruff check .

@@ -1,14 +1,11 @@
 """Clients that leave, read slowly or take too long leave nothing behind and harm nobody."""
 
-import asyncio
 import json
-import os
 import random
 import socket
 import time
 from typing import Any
 
-import httpx
 import pytest
 
 from server.running import RunningServer, running_server
@@ -162,36 +159,3 @@ def test_slow_bodies_do_not_hold_up_others() -> None:
         for connection in slow:
             connection.close()
         server.wait_until_idle()
-
-
-def test_many_streams_with_random_disconnects() -> None:
-    engine = make_engine(max_num_seqs=32, num_blocks=128, max_num_batched_tokens=256, step_seconds=0.001)
-    rng = random.Random(7)
-
-    async def one(client: httpx.AsyncClient, number: int) -> None:
-        prompt = f"request {number % 40} " + "p" * (number % 50)
-        leaves_after = rng.randrange(1, 30) if rng.random() < 0.3 else None
-        body = {"prompt": prompt, "max_tokens": 100, "stream": True}
-        text, num_events = "", 0
-        async with client.stream("POST", "/v1/completions", json=body) as response:
-            assert response.status_code == 200
-            async for line in response.aiter_lines():
-                if line.startswith("data: {"):
-                    text += json.loads(line[6:])["choices"][0]["text"]
-                    num_events += 1
-                    if num_events == leaves_after:
-                        return
-        assert text == answer_of(prompt.encode(), 0).decode()
-
-    async def all_of_them(url: str) -> None:
-        limits = httpx.Limits(max_connections=300)
-        async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-            await asyncio.gather(*(one(client, number) for number in range(256)))
-
-    with running_server(engine) as server:
-        server.complete(prompt="warm up", max_tokens=1)
-        num_files = len(os.listdir("/proc/self/fd"))
-        asyncio.run(all_of_them(server.url))
-        server.wait_until_idle()
-        time.sleep(0.2)  # the last sockets close
-        assert len(os.listdir("/proc/self/fd")) <= num_files
