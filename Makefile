@@ -10,10 +10,10 @@ SOURCES := pyproject.toml CMakeLists.txt requirements/lock.txt \
 	$(shell find src csrc -type f ! -name '*.pyc' ! -name '*.so')
 
 .DELETE_ON_ERROR:
-.PHONY: help demo serve test soak nightly lint format bench clean
+.PHONY: help demo serve test test-arm soak nightly lint format bench clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.package ## answer 32 conversations at once in a small KV budget and show what paging saved
 	@$(BIN)/octavo demo
@@ -25,6 +25,9 @@ test: $(VENV)/.test ## run every test against the installed package
 	@$(BIN)/octavo pull smollm2-135m >/dev/null
 	@$(BIN)/octavo pull gemma3-270m >/dev/null
 	@$(BIN)/python -m pytest
+
+test-arm: $(VENV)/.build ## run the kernel tests on emulated Arm processors (on Debian)
+	@tests/arm/run.sh
 
 soak: $(VENV)/.test ## 256 streams and leaving clients on a real engine for ten minutes
 	@OCTAVO_SOAK_SECONDS=600 $(BIN)/python -m pytest -q tests/server/test_soak.py
