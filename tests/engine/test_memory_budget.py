@@ -7,14 +7,14 @@ import pytest
 
 from engine.tiny_engine import SPEC, RandomSource
 from octavo.config import EngineConfig
-from octavo.engine.memory_budget import make_budget, reserve_bytes, workspace_bytes
+from octavo.engine.memory_budget import make_budget, reserve_bytes
 from octavo.errors import CapacityError, ConfigError
 from octavo.kernels.cpu import CpuOperations
 from octavo.models.gguf_header import TensorEntry
 from octavo.models.weights import load_weights
-from octavo.planner.host_memory import HostMemory, MemoryStep, default_reserve
+from octavo.planner.host_memory import HostMemory, MemoryStep, default_reserve, read_host_memory
 from octavo.planner.load_sizes import LoadSizes, load_sizes
-from octavo.planner.machines import OWN_OVERHEAD_BYTES
+from octavo.planner.process_memory import process_bytes
 
 MIB, GIB = 2**20, 2**30
 STEPS = (MemoryStep("MemAvailable 14.00 GiB", 14 * GIB, "free memory and caches that can be dropped"),)
@@ -33,7 +33,7 @@ def budget_of(machine: HostMemory = MACHINE, **settings):
 def test_auto_takes_what_is_available_less_the_reserve() -> None:
     budget = budget_of()
     assert (budget.available_bytes, budget.reserve_bytes, budget.budget_bytes) == (14 * GIB, 2 * GIB, 12 * GIB)
-    assert budget.kv_bytes == 12 * GIB - 8 * GIB - OWN_OVERHEAD_BYTES - budget.workspace_bytes
+    assert budget.kv_bytes == 12 * GIB - 8 * GIB - process_bytes(SPEC.vocab_size) - budget.workspace_bytes
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,8 @@ def test_every_subtraction_is_told() -> None:
 def test_workspace_is_what_a_runner_takes(models, settings: dict) -> None:
     config = EngineConfig(**{"max_num_seqs": 16, "max_num_batched_tokens": 64} | settings)
     engine = models.engine(**settings)
-    assert workspace_bytes(config, SPEC) == engine.stats().workspace_bytes
+    budget = make_budget(config, SPEC, lambda _: LoadSizes(GIB, 0), read_host_memory())
+    assert budget.workspace_bytes == engine.stats().workspace_bytes
 
 
 class DescribedSource(RandomSource):

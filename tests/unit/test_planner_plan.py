@@ -86,7 +86,7 @@ def test_two_machines_hold_what_one_does_not() -> None:
 @pytest.mark.parametrize(("spare", "fits"), [(-1, False), (0, True)])
 def test_fits_to_the_byte(spare: int, fits: bool) -> None:
     """Weights, workspace, overhead and one block are the least that is something."""
-    changes = {"context_tokens": 16, "min_tokens_per_s": 0.001, "max_num_seqs": 2048}  # more workspace than loading takes
+    changes = {"context_tokens": 16, "min_tokens_per_s": 0.001, "step_tokens": 4096}  # more workspace than loading takes
     made = planner("smollm2-135m", **changes)
     block = made.kv.sequence_bytes(16)
     least = made.budget.weight_bytes + made.budget.workspace_bytes + made.budget.overhead_bytes + block

@@ -40,6 +40,7 @@ SPEED = click.FloatRange(min=0, min_open=True)
 @click.option("--users", type=POSITIVE, default=1, help="Conversations at once.", show_default=True)
 @click.option("--shared-prefix", type=click.IntRange(min=0), default=0, metavar="TOKENS", help="Tokens that all begin with.")
 @click.option("--block-size", type=BLOCK_SIZE, default=ENGINE.block_size, help="Tokens per block.", show_default=True)
+@click.option("--step-tokens", type=POSITIVE, default=ENGINE.max_num_batched_tokens, help="Tokens per step.", show_default=True)
 @click.option("--min-speed", type=SPEED, default=10.0, help="Tokens per second that each user must get.", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, sizes in bytes.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Also draw a chart into this .png or .svg file.")
@@ -100,7 +101,7 @@ def _request(settings: dict[str, Any], described: "DescribedModel") -> "PlanRequ
         context_tokens=context,
         num_users=settings["users"],
         shared_tokens=settings["shared_prefix"],
-        step_tokens=max(ENGINE.max_num_batched_tokens, settings["users"]),
+        step_tokens=max(settings["step_tokens"], settings["users"]),
         max_num_seqs=max(ENGINE.max_num_seqs, settings["users"]),
         min_tokens_per_s=settings["min_speed"],
     )

@@ -12,14 +12,10 @@ from dataclasses import dataclass, replace
 
 from octavo.config import EngineConfig, parse_share
 from octavo.errors import CapacityError, ConfigError
-from octavo.kernels.step_arrays import StepArrays
-from octavo.memory.layer_groups import group_layers
-from octavo.models.decoder import DecoderBuffers
 from octavo.models.spec import ModelSpec
 from octavo.planner.host_memory import HostMemory, MemoryStep, default_reserve
 from octavo.planner.load_sizes import LoadSizes
-from octavo.planner.machines import OWN_OVERHEAD_BYTES
-from octavo.runner.model_runner import logits_bytes
+from octavo.planner.process_memory import process_bytes, workspace_bytes
 
 MIB, GIB = 2**20, 2**30
 MIN_KV_BYTES = 64 * MIB  # of a suggestion: with less it would load and serve next to nothing
@@ -120,24 +116,19 @@ def _take(config: EngineConfig, total_bytes: int, usable_bytes: int, reserve: in
 
 
 def _divide(config: EngineConfig, spec: ModelSpec, load: LoadSizes, budget: MemoryBudget) -> MemoryBudget:
+    process = process_bytes(spec.vocab_size)
     return replace(
         budget,
         weights_bytes=load.weight_bytes,
-        workspace_bytes=workspace_bytes(config, spec),
-        process_bytes=OWN_OVERHEAD_BYTES,
-        load_peak_bytes=load.weight_bytes + load.unpacked_bytes + OWN_OVERHEAD_BYTES,
+        workspace_bytes=workspace_bytes(
+            spec,
+            step_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_blocks_per_seq=-(-(config.max_model_len or spec.max_position) // config.block_size),
+        ),
+        process_bytes=process,
+        load_peak_bytes=load.weight_bytes + load.unpacked_bytes + process,
     )
-
-
-def workspace_bytes(config: EngineConfig, spec: ModelSpec) -> int:
-    """Returns what a runner's arrays and buffers take."""
-    arrays = StepArrays.bytes_of(
-        max_tokens=config.max_num_batched_tokens,
-        max_seqs=config.max_num_seqs,
-        num_groups=len(group_layers(spec.windows)),
-        max_blocks_per_seq=-(-(config.max_model_len or spec.max_position) // config.block_size),
-    )
-    return arrays + DecoderBuffers.bytes_per_token(spec) * config.max_num_batched_tokens + logits_bytes(spec.vocab_size)
 
 
 def _options(config: EngineConfig, spec: ModelSpec, sizes_in: Callable[[str], LoadSizes], made: MemoryBudget) -> Iterator[str]:

@@ -83,6 +83,15 @@ class DecoderBuffers:
         )
 
 
+LOGITS_BUFFER_BYTES = 32 * 2**20  # 170 rows at a vocabulary of 49,152; the head is then read once for all of them
+
+
+def logits_bytes(vocab_size: int) -> int:
+    """Returns the size of the logits' buffer: whole rows, at least one."""
+    row_bytes = 4 * vocab_size
+    return max(1, LOGITS_BUFFER_BYTES // row_bytes) * row_bytes
+
+
 @dataclass(frozen=True)
 class LayerCache:
     """Where one layer keeps K and V: its layer group and its place in that group's blocks."""

@@ -46,6 +46,10 @@ class KVPlan(Protocol):
         """Returns how many sequences of this length, with a common prefix, fit at once."""
         ...
 
+    def users_bytes(self, num_users: int, context_tokens: int, shared_tokens: int) -> int:
+        """Returns what this many hold together at the most: all decode, but one that still grows."""
+        ...
+
 
 def make_kv_plan(spec: PlanSpec, settings: KVSettings) -> KVPlan:
     """Returns the engine's own arithmetic where the engine runs the model so, else the formulas."""
@@ -81,6 +85,11 @@ class EngineKVPlan:
         decoding = max(1, self._manager.blocks_needed(context_tokens, 1) - shared)
         return 1 + max(0, num_blocks - int(self._manager.watermark_ratio * num_blocks) - growing) // decoding
 
+    def users_bytes(self, num_users: int, context_tokens: int, shared_tokens: int) -> int:
+        growing = self._manager.blocks_needed(context_tokens, self.settings.step_tokens)
+        decoding = self._manager.blocks_needed(context_tokens, 1) - self._shared_blocks(context_tokens, shared_tokens)
+        return (growing + (num_users - 1) * decoding) * self.layout.block_bytes
+
     def _shared_blocks(self, context_tokens: int, shared_tokens: int) -> int:
         """Returns the whole blocks of a common prefix that the last position of a context still sees."""
         num_whole = shared_tokens // self.settings.block_size
@@ -103,10 +112,18 @@ class FormulaKVPlan:
         growing = self._held(context_tokens, self.settings.step_tokens)
         if growing > kv_bytes:
             return 0
+        return 1 + (kv_bytes - growing) // max(1, self._own_bytes(context_tokens, shared_tokens))
+
+    def users_bytes(self, num_users: int, context_tokens: int, shared_tokens: int) -> int:
+        growing = self._held(context_tokens, self.settings.step_tokens)
+        return growing + (num_users - 1) * self._own_bytes(context_tokens, shared_tokens)
+
+    def _own_bytes(self, context_tokens: int, shared_tokens: int) -> int:
+        """Returns what a decoding sequence holds beside a common prefix."""
         shared = sum(
             self._shared_tokens(kind, context_tokens, shared_tokens) * self._token_bytes(kind) for kind in self.spec.attention
         )
-        return 1 + (kv_bytes - growing) // max(1, self.sequence_bytes(context_tokens) - shared)
+        return self.sequence_bytes(context_tokens) - shared
 
     def _held(self, context_tokens: int, step_tokens: int) -> int:
         tokens = sum(self._slots(kind, context_tokens, step_tokens) * self._token_bytes(kind) for kind in self.spec.attention)

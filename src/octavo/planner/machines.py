@@ -22,9 +22,6 @@ from octavo.planner.host_memory import MIN_RESERVE_BYTES, RESERVE_RATIO, default
 
 THIS = "this"
 SIZES = ("total", "available", "reserve", "overhead", "bandwidth")
-# What a started engine without weights and KV holds. Measured: libraries 65 MiB with the server, and 30 to 80 MiB for a
-# tokenizer of 49,152 to 262,144 words; the rest is room.
-OWN_OVERHEAD_BYTES = 200 * 2**20
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Machine:
         total_bytes: what the system reports as its memory.
         available_bytes: what a process can get of it.
         reserve_bytes: left free for everybody else.
-        overhead_bytes: what an engine takes beside weights, KV cache and workspace.
+        overhead_bytes: what an engine takes beside weights, KV cache and workspace; None = what this engine's process takes.
         bandwidth: bytes read per second.
         nodes: machines that divide the model.
         sources: where each value comes from, by its name.
@@ -45,7 +42,7 @@ class Machine:
     total_bytes: int
     available_bytes: int
     reserve_bytes: int
-    overhead_bytes: int
+    overhead_bytes: int | None
     bandwidth: int
     nodes: int = 1
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -112,13 +109,13 @@ def measure_machine() -> Machine:
         total_bytes=memory.total_bytes,
         available_bytes=memory.allocatable_bytes,
         reserve_bytes=default_reserve(memory.total_bytes),
-        overhead_bytes=OWN_OVERHEAD_BYTES,
+        overhead_bytes=None,
         bandwidth=int(rates.read_gb_per_s * 1e9),
         sources={
             "total": "MemTotal, or the limit of a control group where that is lower",
             "available": "; ".join(f"{step.what}: {step.why}" for step in memory.steps),
             "reserve": f"{RESERVE_RATIO:.0%} of the memory, at least {MIN_RESERVE_BYTES / 2**30:.0f} GiB, for everybody else",
-            "overhead": "libraries, tokenizer and server of this engine",
+            "overhead": "libraries, tokenizer and server of this engine, as they were measured for other models",
             "bandwidth": "measured now by reading memory with every thread",
         },
     )

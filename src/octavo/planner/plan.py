@@ -15,6 +15,7 @@ from octavo.planner.formats import FOREIGN_WEIGHT_FORMATS, kv_format
 from octavo.planner.kv_plan import KVPlan, KVSettings, make_kv_plan
 from octavo.planner.machines import Machine
 from octavo.planner.plan_spec import PlanSpec
+from octavo.planner.process_memory import process_bytes, workspace_bytes
 from octavo.planner.speed import SpeedCeiling
 from octavo.planner.weight_sizes import WeightSizes
 
@@ -110,7 +111,11 @@ class LargestContext:
 
 @dataclass(frozen=True)
 class Plan:
-    """All of it."""
+    """All of it.
+
+    Attributes:
+        resident_bytes: what the engine holds while the users that were asked for run; None if they do not fit.
+    """
 
     model: str
     spec: PlanSpec
@@ -122,6 +127,7 @@ class Plan:
     rows: tuple[ContextRow, ...]
     largest_context: LargestContext
     asked: ContextRow | None
+    resident_bytes: int | None
 
     @property
     def runs_here(self) -> bool:
@@ -152,7 +158,9 @@ class Planner:
 
     def plan(self) -> Plan:
         """Returns the plan."""
-        asked = self.request.context_tokens
+        context, num_users = self.request.context_tokens, self.request.num_users
+        asked = None if context is None else self.row(context)
+        fits = asked is not None and asked.users_by_memory >= num_users
         return Plan(
             model=self.model,
             spec=self.spec,
@@ -163,7 +171,8 @@ class Planner:
             budget=self.budget,
             rows=tuple(self.row(context) for context in table_contexts(self.spec.max_position)),
             largest_context=self.largest_context(self.request.num_users),
-            asked=None if asked is None else self.row(asked),
+            asked=asked,
+            resident_bytes=self.resident_bytes(asked.context_tokens, num_users) if asked is not None and fits else None,
         )
 
     def row(self, context_tokens: int) -> ContextRow:
@@ -193,11 +202,31 @@ class Planner:
             by_speed=_largest(self.spec.max_position, lambda tokens: self.speed.tokens_per_s(num_users, tokens) >= min_speed),
         )
 
+    def workspace_bytes(self, num_users: int | None = None) -> int:
+        """Returns what a step's buffers take; with ``num_users``, what of it so many sequences ever touch."""
+        request, engine_spec = self.request, self.spec.engine_spec
+        if engine_spec is None:
+            rows = request.max_num_seqs if num_users is None else num_users
+            return request.step_tokens * self.spec.workspace_width * 4 + rows * self.spec.vocab_size * LOGIT_BYTES
+        return workspace_bytes(
+            engine_spec,
+            step_tokens=request.step_tokens,
+            max_num_seqs=request.max_num_seqs,
+            max_blocks_per_seq=-(-engine_spec.max_position // request.block_size),
+            num_users=num_users,
+        )
+
+    def resident_bytes(self, context_tokens: int, num_users: int) -> int:
+        """Returns what the engine holds in memory at the most while ``num_users`` run to their last token."""
+        kv = self.kv.users_bytes(num_users, context_tokens, min(self.request.shared_tokens, context_tokens))
+        steady = self.budget.weight_bytes + self.budget.overhead_bytes + self.workspace_bytes(num_users) + kv
+        return max(steady, self.budget.load_peak_bytes)
+
     def _make_budget(self) -> Budget:
-        usable, overhead, nodes = self.machine.usable_bytes, self.machine.overhead_bytes, self.machine.nodes
+        usable, nodes = self.machine.usable_bytes, self.machine.nodes
+        overhead = process_bytes(self.spec.vocab_size) if self.machine.overhead_bytes is None else self.machine.overhead_bytes
         weights = -(-self.weights.total_bytes // nodes)
-        activations = self.request.step_tokens * self.spec.workspace_width * 4
-        workspace = activations + self.request.max_num_seqs * self.spec.vocab_size * LOGIT_BYTES
+        workspace = self.workspace_bytes()
         load_peak = weights + -(-self.weights.largest_tensor_bytes // nodes) + overhead
         left = usable - weights - workspace - overhead
         return Budget(

@@ -45,7 +45,7 @@ def memory_table(plan: Plan) -> Table:
         (
             "workspace",
             budget.workspace_bytes,
-            f"steps of {plan.request.step_tokens} tokens, logits of {plan.request.max_num_seqs}",
+            f"steps of {plan.request.step_tokens} tokens and {plan.request.max_num_seqs} sequences, logits",
         ),
         ("overhead", budget.overhead_bytes, "the engine itself"),
         ("KV cache", budget.kv_bytes, "what is left" if not budget.shortage_bytes else "nothing is left"),
@@ -100,6 +100,9 @@ def answer(plan: Plan) -> Iterable[str]:
         f"largest context for {request.num_users:,} user{'' if request.num_users == 1 else 's'}: {largest.tokens:,} tokens "
         f"(memory {largest.by_memory:,}, speed {largest.by_speed:,})"
     )
+    if plan.resident_bytes is not None and plan.asked is not None:
+        users = f"{request.num_users:,} at {plan.asked.context_tokens:,} tokens"
+        yield f"the process holds at most {plan.resident_bytes / MIB:,.0f} MiB of each node with {users}"
     if not plan.runs_here:
         yield "Octavo does not run this model so; the plan holds for engines that keep KV as the tables say"
 
@@ -139,6 +142,7 @@ def plan_as_json(plan: Plan, advice: Advice | None) -> dict[str, Any]:
         "budget": dataclasses.asdict(plan.budget),
         "contexts": [row_as_json(row) for row in plan.rows],
         "largest_context": dataclasses.asdict(plan.largest_context) | {"tokens": plan.largest_context.tokens},
+        "resident_bytes": plan.resident_bytes,
         "asked": None if plan.asked is None else row_as_json(plan.asked),
         "fits": plan.fits,
         "advice": None if advice is None else dataclasses.asdict(advice),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from octavo.kernels.operations import Operations
-from octavo.models.decoder import DecoderBuffers
+from octavo.models.decoder import DecoderBuffers, logits_bytes
 from octavo.models.spec import ModelSpec
 from octavo.models.weights import DecoderWeights
 from octavo.runner.batch_arrays import BatchArrays
@@ -25,14 +25,6 @@ from octavo.runner.sampler import SampledToken, Sampler, TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.sequence import Sequence
-
-LOGITS_BUFFER_BYTES = 32 * 2**20  # 170 rows at a vocabulary of 49,152; the head is then read once for all of them
-
-
-def logits_bytes(vocab_size: int) -> int:
-    """Returns the size of the logits' buffer: whole rows, at least one."""
-    row_bytes = 4 * vocab_size
-    return max(1, LOGITS_BUFFER_BYTES // row_bytes) * row_bytes
 
 
 @dataclass
