@@ -1,6 +1,6 @@
 """Plans, then runs: users at once and resident memory as `octavo plan` says beforehand, beside what an engine really does.
 
-Usage: python benchmarks/plan_vs_reality.py
+Usage: python benchmarks/plan_vs_reality.py [--num-threads N]
 
 For each case the plan is made for a budget in bytes. Then a fresh process loads the server's modules and an engine with that same
 budget, and gets three more conversations than were planned. Their prompts are as long as the last block allows, and all of them
@@ -72,11 +72,11 @@ def make_plan(case: Case, num_users: int) -> dict:
     return json.loads(result.stdout)
 
 
-def measure(case: Case) -> Outcome:
+def measure(case: Case, num_threads: int | None) -> Outcome:
     """Plans a case, runs it in a process of its own, and returns both."""
     planned = make_plan(case, 1)["asked"]["users_by_memory"]
     plan = make_plan(case, planned)
-    request = json.dumps({"case": asdict(case), "num_offered": planned + NUM_EXTRA})
+    request = json.dumps({"case": asdict(case), "num_offered": planned + NUM_EXTRA, "num_threads": num_threads})
     result = subprocess.run([sys.executable, __file__, "--run", request], check=True, capture_output=True, text=True)
     real = json.loads(result.stdout)
     return Outcome(
@@ -91,7 +91,7 @@ def measure(case: Case) -> Outcome:
     )
 
 
-def run(case: Case, num_offered: int) -> dict:
+def run(case: Case, num_offered: int, num_threads: int | None) -> dict:
     """Runs an engine; this is the fresh process."""
     import octavo.server.app
     import octavo.server.http_server  # noqa: F401  # as large as a server's process
@@ -105,6 +105,7 @@ def run(case: Case, num_offered: int) -> dict:
         block_size=case.block_size,
         max_num_batched_tokens=case.step_tokens,
         enable_prefix_caching=False,
+        num_threads=num_threads,
     )
     num_answer_tokens = case.block_size - 1
     params = SamplingParams(temperature=0.0, max_tokens=num_answer_tokens, ignore_eos=True, detokenize=False)
@@ -140,17 +141,18 @@ def print_row(outcome: Outcome) -> None:
 def main() -> None:
     """Plans, runs, prints; the exit status is 1 if a plan was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--num-threads", type=int, default=None)
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
         request = json.loads(arguments.run)
-        print(json.dumps(run(Case(**request["case"]), request["num_offered"])))
+        print(json.dumps(run(Case(**request.pop("case")), **request)))
         return
     print(f"{'':14}{'':25}{'users':>9}{'':7}{'resident MiB':>19}")
     print(f"{'':14}{'memory':>8} {'context':>5}{'kv':>5}{'block':>6}{'plan':>8}{'real':>7}{'plan':>9}{'real':>10}{'error':>9}")
     outcomes = []
     for case in CASES:
-        outcomes.append(measure(case))
+        outcomes.append(measure(case, arguments.num_threads))
         print_row(outcomes[-1])
     cases = [asdict(outcome) | {"error": round(outcome.error, 4)} for outcome in outcomes]
     print(json.dumps({"benchmark": "plan_vs_reality", "commit": commit(), "processor": processor_name(), "cases": cases}))
