@@ -27,6 +27,7 @@ from octavo.server.response_store import ResponseStore
 from octavo.server.routes import chat, completions, embeddings, health, inspection, messages, models, responses, sessions, tokens
 from octavo.server.served_model import describe_model
 from octavo.server.submission import Submission
+from octavo.server.tracing import RequestTracer, make_tracer
 
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine
@@ -35,11 +36,12 @@ DESCRIPTION = 'An OpenAI-compatible server. Errors have the form `{"error": {"me
 
 
 class Recorder:
-    """Tells metrics, quotas and listeners what the engine did."""
+    """Tells metrics, quotas, traces and listeners what the engine did."""
 
-    def __init__(self, metrics: ServerMetrics, events: EventBus):
+    def __init__(self, metrics: ServerMetrics, events: EventBus, tracer: RequestTracer | None):
         self._metrics = metrics
         self._events = events
+        self._tracer = tracer
 
     def on_accepted(self, submissions: list[Submission]) -> None:
         for submission in submissions:
@@ -54,6 +56,8 @@ class Recorder:
 
     def on_finished(self, submission: Submission, result: RequestOutput) -> None:
         self._metrics.observe_finished(result)
+        if self._tracer is not None:
+            self._tracer.trace(result)
         num_generated = sum(len(output.token_ids) for output in result.outputs)
         submission.key.tokens.charge(len(result.prompt_token_ids) + num_generated)
         reasons = [output.finish_reason for output in result.outputs]
@@ -66,12 +70,13 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     """Makes the application around an engine, which belongs to it from then on.
 
     Raises:
-        ConfigError: the key file is wrong.
+        ConfigError: the key file is wrong, or traces are wanted and OpenTelemetry is not installed.
     """
     model = describe_model(engine, config.served_model_name)
     metrics = ServerMetrics(model.name)
     events = EventBus()
-    thread = EngineThread(engine, Recorder(metrics, events), config)
+    tracer = make_tracer(config.otlp_endpoint, model.name)
+    thread = EngineThread(engine, Recorder(metrics, events, tracer), config)
     grammars = GrammarStore(engine.grammar_compiler(), config)
     context = ServerContext(
         config, model, thread, metrics, events, read_keys(config.api_key, config.api_keys), grammars, ResponseStore()
@@ -79,6 +84,7 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     app = make_api()
     app.state.context = context
     app.state.engine = engine
+    app.state.tracer = tracer
     app.add_middleware(Gate, context=context, access_log=AccessLog(as_json=config.log_json))
     if config.allowed_origins:  # outside the gate: a browser asks what is allowed without sending the key
         app.add_middleware(
@@ -102,5 +108,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     thread.start()
     yield
     thread.stop()
+    if app.state.tracer is not None:
+        app.state.tracer.close()
     if not thread.is_alive:
         app.state.engine.close()

@@ -51,6 +51,9 @@ class ServerConfig:
         minimum=1,
     )
     log_json: bool = setting(False, "Write the access log as JSON, one object per line.")
+    otlp_endpoint: str | None = setting(
+        None, "Collector that gets a trace of each request, e.g. http://127.0.0.1:4318; needs octavo[otel]."
+    )
     log_prompts: bool = setting(False, "Write prompts and answers to the access log.")
 
     def __post_init__(self) -> None:
