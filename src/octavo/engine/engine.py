@@ -346,9 +346,10 @@ class Engine:
             if choice.request.is_beam_search:
                 deltas += self._score(choice, tokens[0], now)
                 continue
-            choices = [choice, *self._in_flight.fork(choice, len(tokens))] if len(tokens) > 1 else [choice]
-            for choice, token in zip(choices, tokens, strict=True):
-                deltas += self._append(choice, token, now)
+            others = self._in_flight.fork(choice, len(tokens)) if len(tokens) > 1 else ()
+            self._append(choice, tokens[0], now, deltas)
+            for other, token in zip(others, tokens[1:], strict=True):
+                self._append(other, token, now, deltas)
         return deltas
 
     def _note_admissions(self, batch: ScheduledBatch) -> None:
@@ -362,17 +363,19 @@ class Engine:
         assert request.prompt_logprobs is not None, "prompt logprobs arrived that nobody asked for"
         request.prompt_logprobs += [describe_logprobs(entry, self.tokenizer) for entry in scored]
 
-    def _append(self, choice: Choice, token: SampledToken, now: float) -> list[OutputDelta]:
+    def _append(self, choice: Choice, token: SampledToken, now: float, deltas: list[OutputDelta]) -> None:
+        """Gives a choice its next token, and adds to ``deltas`` what callers may see of it."""
         request = choice.request
         delta = choice.append(token)
-        request.note_token(now)
         if len(choice.output.token_ids) <= 1:
+            request.note_token(now)
             delta.prompt_logprobs = request.prompt_logprobs
         if delta.finish_reason is not None:
             self._finish(choice, now)
         if not request.is_held_back:
-            return [delta]
-        return [] if request.request_id in self._requests else request.last_deltas()
+            deltas.append(delta)
+        elif request.request_id not in self._requests:
+            deltas += request.last_deltas()
 
     def _score(self, choice: Choice, token: SampledToken, now: float) -> list[OutputDelta]:
         """Takes the scores of one beam's next tokens; returns the answers when the search is over."""

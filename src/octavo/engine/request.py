@@ -66,7 +66,7 @@ class Choice:
         self._pieces: list[str] = []  # text that `output` lacks
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens) if params.detokenize else None
-        self._matcher = StopStringMatcher(params.stop, include_match=params.include_stop_str_in_output)
+        self._matcher = StopStringMatcher(params.stop, include_match=params.include_stop_str_in_output) if params.stop else None
         self._min_tokens = params.min_tokens
         self._stop_tokens = sampling.end_token_ids.union(params.stop_token_ids)
         # A constrained answer ends where the constraint says that it is complete, before min_tokens or not.
@@ -150,14 +150,17 @@ class Choice:
         if self._detokenizer is None or (ends_by_token and not self.request.params.include_stop_str_in_output):
             return "", None
         piece = self._detokenizer.append(token_id)
-        if len(self.output.token_ids) < self._min_tokens:
+        if self._matcher is None or len(self.output.token_ids) < self._min_tokens:
             return piece, None
         return self._matcher.feed(piece)
 
     def _flush(self) -> str:
         if self._detokenizer is None:
             return ""
-        text, matched = self._matcher.feed(self._detokenizer.flush())
+        rest = self._detokenizer.flush()
+        if self._matcher is None:
+            return rest
+        text, matched = self._matcher.feed(rest)
         return text if matched else text + self._matcher.flush()
 
 
@@ -168,6 +171,7 @@ class Request:
     Attributes:
         cache_salt: what besides token ids must be equal for KV to be shared.
         is_beam_search: its choices are beams until the search is over.
+        is_held_back: more choices are made than are returned, and the best are known only at the end.
         num_generated_tokens: of all its choices, also those that are not returned.
         num_past_preemptions, num_past_recomputed_tokens: of its sequences that are gone.
         embedding: the vector of a prompt that is embedded; None before, and for one that is continued.
@@ -186,6 +190,9 @@ class Request:
     num_past_preemptions: int = 0
     num_past_recomputed_tokens: int = 0
     embedding: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        self.is_held_back = self.params.num_choices > self.params.n
 
     @property
     def namespace(self) -> Hashable:
@@ -217,11 +224,6 @@ class Request:
         """True when every choice has ended."""
         is_begun = len(self.choices) == self.params.num_choices
         return is_begun and all(choice.output.finish_reason is not None for choice in self.choices)
-
-    @property
-    def is_held_back(self) -> bool:
-        """True when its answers are known only at the end."""
-        return self.is_beam_search or self.params.num_choices > self.params.n
 
     def note_token(self, now: float) -> None:
         """Notes when the first token came."""
