@@ -10,7 +10,7 @@ from server.scripted import make_engine
 if __name__ == "__main__":
     settings = dict(argument.split("=") for argument in sys.argv[2:])
     config = ServerConfig(
-        port=0, **{name: value == "yes" if value in ("yes", "no") else int(value) for name, value in settings.items()}
+        **{"port": 0} | {name: value == "yes" if value in ("yes", "no") else int(value) for name, value in settings.items()}
     )
     set_up_logging(config)
     serve(create_app(make_engine(step_seconds=float(sys.argv[1])), config), config, open_sockets(config))

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,24 @@ def in_background(process: Process, **body: Any) -> tuple[threading.Thread, list
     return thread, responses
 
 
+def wait_for_running(process: Process, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while f'octavo:num_requests_running{{model_name="scripted"}} {count}.0' not in process.http.get("/metrics").text:
+        assert time.monotonic() < deadline, "the server never had so much to do"
+        time.sleep(0.01)
+
+
+def stream_to_the_end(process: Process, **body: Any) -> str | None:
+    """Returns the finish reason of a stream that ended as it should; "refused" for one that came too late."""
+    with httpx.Client(base_url=process.http.base_url, timeout=20) as client:
+        response = client.post("/v1/completions", json={**body, "stream": True})
+    if response.status_code == 503:
+        return "refused"
+    events = response.text.split("\n\n")
+    assert events[-2] == "data: [DONE]"
+    return json.loads(events[-3].removeprefix("data: "))["choices"][0]["finish_reason"]
+
+
 @pytest.mark.parametrize("streams", [False, True])
 def test_drain_lets_requests_finish_and_refuses_new_ones(streams: bool) -> None:
     with serving("0.003") as process:
@@ -112,6 +131,31 @@ def test_drain_deadline_cuts_with_a_finish_reason(streams: bool) -> None:
         assert process.wait() == 0
         assert time.monotonic() - started < 5
         assert '"finish_reason":"abort"' in responses[0].text
+
+
+def test_sigterm_under_load_cuts_no_answer_without_a_reason() -> None:
+    with serving("0.01", "drain_seconds=1") as process, ThreadPoolExecutor(40) as clients:
+        answers = [
+            clients.submit(stream_to_the_end, process, prompt=f"stream {number}", max_tokens=40 + 10 * number, ignore_eos=True)
+            for number in range(40)
+        ]
+        wait_for_running(process, 16)
+        process.process.send_signal(signal.SIGTERM)
+        reasons = [answer.result() for answer in answers]
+        assert process.wait() == 0
+        assert {"length", "abort"} <= set(reasons) <= {"length", "abort", "refused"}
+
+
+def test_a_killed_server_starts_again_at_its_port() -> None:
+    with serving("0.01") as process:
+        thread, responses = in_background(process, **LONG)
+        process.process.kill()
+        thread.join()
+        assert responses == []
+        with serving("0.01", f"port={process.http.base_url.port}") as again:
+            assert again.http.get("/ready").status_code == 200
+            text = again.http.post("/v1/completions", json={"prompt": "hello", "max_tokens": 100}).json()["choices"][0]["text"]
+            assert text == answer_of(b"hello", 0).decode()
 
 
 def test_second_signal_ends_at_once() -> None:
