@@ -1,8 +1,9 @@
-"""Times what HTTP costs: W64 as 64 streams against the same work offline, and the first token over HTTP against the engine's own.
+"""Times what serving costs: streams against the same work offline, the first token, and a restart after kill -9.
 
 Usage: python benchmarks/serving.py [--model NAME] [--dtype FORMAT] [--num-threads N] [--repeats N] [--requests N]
 
-Server, engine and load generator share the machine, as they do for whoever tries it; the load generator reads raw sockets, to take
+W64 goes as 64 streams and through `LLM.generate` in turns; the first token over HTTP is compared with the engine's own time. Server,
+engine and load generator share the machine, as they do for whoever tries it; the load generator reads raw sockets, to take
 little of it. The tokens of every stream are compared with the offline answers first. Prints a table, and one line of JSON last.
 """
 
@@ -111,6 +112,14 @@ def start_server(arguments: argparse.Namespace) -> subprocess.Popen:
     sys.exit("the server did not start")
 
 
+def restart(server: subprocess.Popen, arguments: argparse.Namespace) -> tuple[subprocess.Popen, float]:
+    """Kills a server and starts another at its port; returns that one and the seconds until it was ready."""
+    server.kill()
+    server.wait()
+    started = time.perf_counter()
+    return start_server(arguments), time.perf_counter() - started
+
+
 def read_arguments() -> argparse.Namespace:
     """Returns the command line's values."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -139,13 +148,14 @@ def main() -> None:
             if [result.token_ids for result in results] != expected:
                 sys.exit("a stream has other tokens than the offline answer")
         overhead_ms = first_token_overhead_ms(one_request(vocab_size))
+        server, restart_s = restart(server, arguments)
     finally:
         server.terminate()
         server.wait()
     rates = [workload.num_output_tokens / statistics.median(seconds) for seconds in (offline_s, served_s)]
     ratio = statistics.median(offline / served for offline, served in zip(offline_s, served_s, strict=True))
     print(f"offline {rates[0]:8.1f} output tokens/s\nserved  {rates[1]:8.1f} output tokens/s, {ratio:.1%} of offline")
-    print(f"first token over HTTP {overhead_ms:.2f} ms after the engine's own")
+    print(f"first token over HTTP {overhead_ms:.2f} ms after the engine's own\nready {restart_s:.2f} s after kill -9")
     report = {
         "commit": commit(),
         "version": __version__,
@@ -155,6 +165,7 @@ def main() -> None:
         "served_tokens_per_s": rates[1],
         "served_ratio": ratio,
         "first_token_overhead_ms": overhead_ms,
+        "restart_s": restart_s,
     }
     print(json.dumps(report))
 
