@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/serving.py [--model NAME] [--dtype FORMAT] [--num-threads N] [--repeats N] [--requests N]
 
-W64 goes as 64 streams and through `LLM.generate` in turns; the first token over HTTP is compared with the engine's own time. Server,
-engine and load generator share the machine, as they do for whoever tries it; the load generator reads raw sockets, to take
+W64 goes as 64 streams and through `LLM.generate` in turns; the first token over HTTP is compared with the engine's own time.
+Server, engine and load generator share the machine, as they do for whoever tries it; the load generator reads raw sockets, to take
 little of it. The tokens of every stream are compared with the offline answers first. Prints a table, and one line of JSON last.
 """
 
