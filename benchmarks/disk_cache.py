@@ -11,8 +11,6 @@ of JSON last.
 """
 
 import argparse
-import json
-import platform
 import random
 import statistics
 import tempfile
@@ -21,11 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo import LLM, SamplingParams, __version__
+from octavo import LLM, SamplingParams
 from octavo.config import DEFAULT_MODEL
 from octavo.kernels.cpu_count import default_num_threads
-from octavo.kernels.processor import processor_name
-from offline import commit
+from reporting import describe_run, save
 from workloads import FIRST_TOKEN_ID
 
 FIRST_TOKEN = SamplingParams(max_tokens=1, temperature=0.0, logprobs=0, ignore_eos=True)
@@ -158,20 +155,11 @@ def main() -> None:
         restart = measure_restart(settings, Path(directory), arguments.prefix_tokens, arguments.repeats)
         steady = measure_steady(settings, Path(directory), arguments.repeats)
     print_table(restart, steady)
-    report = json.dumps(
-        {
-            "commit": commit(),
-            "version": __version__,
-            "python": platform.python_version(),
-            "processor": processor_name(),
-            "parameters": {"model": Path(arguments.model).name, "num_threads": arguments.num_threads, "repeats": arguments.repeats},
-            "restart": asdict(restart),
-            "steady": asdict(steady),
-        }
+    parameters = {"model": Path(arguments.model).name, "num_threads": arguments.num_threads, "repeats": arguments.repeats}
+    save(
+        describe_run() | {"parameters": parameters, "restart": asdict(restart), "steady": asdict(steady)},
+        arguments.output,
     )
-    print(report)
-    if arguments.output is not None:
-        arguments.output.write_text(report + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -78,6 +78,15 @@ def test_what_a_tiny_pool_evicts_comes_back(models, tmp_path, kv_dtype):
     assert engine.stats().disk.num_read_tokens > 0
 
 
+def test_the_integrity_check_leaves_alone_what_is_read(models, tmp_path):
+    prompts = prompts_of(130)
+    engine = engine_with_disk(models, tmp_path, kv_check="all")
+    for _ in range(2):
+        outputs = one_by_one(engine, prompts)
+    assert [bits(output) for output in outputs] == uncached(models, prompts)
+    assert engine.stats().disk.num_read_tokens > 0
+
+
 def test_only_the_window_of_a_windowed_group_is_read(models, tmp_path):
     prompt = prompts_of(8 * BLOCK + 1)[0]
     before = engine_with_disk(models, tmp_path)

@@ -175,6 +175,7 @@ def build_engine(
     runner = build_runner(config, spec, weights, operations, sizes)
     if config.kv_check != "off":
         runner.kv_check = KVCheck(runner.kv_blocks, kv.watch_freed(), config.block_size, checks_all=config.kv_check == "all")
+        kv.restorer.on_fill = runner.kv_check.forget
     fingerprint = cache(partial(read_fingerprint, config, files, spec, sizes, operations))
     tier = None
     if config.disk_cache is not None:

@@ -12,7 +12,7 @@ Invariants:
    group's from the window's first on. Its last block may be partial.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.memory.block_pool import BlockPool
@@ -44,7 +44,11 @@ class Restore:
 
 
 class PrefixRestorer:
-    """Starts and ends restores of one memory."""
+    """Starts and ends restores of one memory.
+
+    Attributes:
+        on_fill: told of blocks that were handed out to be filled by something else than a step.
+    """
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class PrefixRestorer:
         self._groups = tuple(groups)
         self._block_size = registry.block_size
         self._make_free = make_free
+        self.on_fill: Callable[[Iterable[int]], None] | None = None
 
     def longest(self, nodes: Sequence[PrefixNode], num_tokens: int, has: Callable[[Place], bool]) -> tuple[int, list[Place]]:
         """Finds the longest prefix that memory and a place outside have together.
@@ -104,6 +109,8 @@ class PrefixRestorer:
             self._pool.hold(block_id)
         self._make_free(len(missing))
         incoming = {place: self._pool.take() for place in missing}
+        if self.on_fill is not None:
+            self.on_fill(incoming.values())
         cache = self._open(len(token_ids), namespace, nodes, incoming)
         self._caches.add(cache)
         self._registry.announce(cache, token_ids)

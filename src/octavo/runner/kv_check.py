@@ -74,7 +74,7 @@ class KVCheck:
                 self._checksums[block_id] = self._checksum(block_id)
 
     def forget(self, block_ids: Iterable[int]) -> None:
-        """Takes notice that free blocks are about to lose their pages, and with them their poison."""
+        """Takes notice that blocks lose their poison otherwise than by a step: their pages go, or they are filled from outside."""
         self._note_freed()
         self._to_poison.difference_update(block_ids)
         self._poisoned.difference_update(block_ids)
