@@ -15,7 +15,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from offline import commit, processor_name
+from reporting import commit, processor_name
 
 NUM_EXTRA = 3
 FIRST_TOKEN_ID = 256  # below it lie the control tokens of common vocabularies

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo import __version__
+from octavo.kernels.processor import processor_name
 
 
 def describe_run() -> dict[str, Any]:
@@ -29,10 +30,3 @@ def commit() -> str:
     root = Path(__file__).parent
     result = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
     return result.stdout.strip() or "unknown"
-
-
-def processor_name() -> str:
-    """Returns the processor's name as the system reports it."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
-    return next(names, platform.machine())

@@ -60,7 +60,8 @@ def test_python_examples_compile(document: Path) -> None:
         compile(code, str(document), "exec")
 
 
-def test_generated_reference_is_up_to_date() -> None:
-    script = ROOT / "docs" / "generate_reference.py"
+@pytest.mark.parametrize("name", ["generate_reference.py", "generate_guides.py"])
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    script = ROOT / "docs" / name
     result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

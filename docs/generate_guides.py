@@ -1,0 +1,127 @@
+"""Fills the tables of the guides that come from the planner and from committed measurements.
+
+Usage: python docs/generate_guides.py [--check]        (--check writes nothing and fails when a page is out of date)
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; everything else of a page is left alone.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from generate_reference import table
+
+from octavo.config import EngineConfig
+from octavo.planner.config_reader import read_plan_spec
+from octavo.planner.machines import find_machine
+from octavo.planner.plan import Plan, Planner, PlanRequest
+from octavo.planner.shipped_models import shipped_models
+from octavo.planner.weight_sizes import sizes_from_parameters
+
+GUIDES = Path(__file__).parent / "guides"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+BLOCK = re.compile(r"<!-- table: ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTALL)
+GIB = 2**30
+ENGINE = EngineConfig()
+CONTEXTS = (8 * 1024, 32 * 1024, 128 * 1024)
+MIN_TOKENS_PER_S = 10.0
+ON_A_SPARK = (  # model, format of its weights
+    ("llama-3.1-8b", "bf16"),
+    ("llama-3.1-8b", "nvfp4"),
+    ("qwen3-8b", "bf16"),
+    ("gemma-3-12b", "bf16"),
+    ("qwen3-30b-a3b", "bf16"),
+    ("qwen3-30b-a3b", "nvfp4"),
+    ("qwen3-32b", "fp8"),
+    ("gemma-3-27b", "q4_k_m"),
+    ("gpt-oss-20b", "mxfp4"),
+    ("gpt-oss-120b", "mxfp4"),
+    ("nemotron-3-nano-30b-a3b", "bf16"),
+    ("llama-3.1-70b", "bf16"),
+    ("llama-3.1-70b", "nvfp4"),
+    ("qwen3-235b-a22b", "nvfp4"),
+)
+
+
+def make_plan(name: str, weights: str, machine: str) -> Planner:
+    """Returns the planner of one model with the engine's defaults."""
+    request = PlanRequest(
+        kv_dtype=ENGINE.kv_dtype,
+        block_size=ENGINE.block_size,
+        context_tokens=None,
+        num_users=1,
+        shared_tokens=0,
+        step_tokens=ENGINE.max_num_batched_tokens,
+        max_num_seqs=ENGINE.max_num_seqs,
+        min_tokens_per_s=MIN_TOKENS_PER_S,
+    )
+    spec = read_plan_spec(shipped_models()[name].config)
+    return Planner(name, spec, find_machine(machine), sizes_from_parameters(spec, weights), weights, request)
+
+
+def spark_table() -> str:
+    """Returns what fits on one DGX Spark, and for how many users."""
+    headings = ("model", "weights", "GiB", "KV GiB", *(f"users at {context // 1024}K" for context in CONTEXTS), "one user at 8K")
+    return table(headings, [spark_row(make_plan(name, weights, "dgx-spark"), weights) for name, weights in ON_A_SPARK])
+
+
+def spark_row(planner: Planner, weights: str) -> tuple[str, ...]:
+    """Returns a model's line; users are those by memory and those by speed."""
+    plan: Plan = planner.plan()
+    cells = [plan.model, weights, f"{plan.budget.weight_bytes / GIB:.1f}"]
+    if plan.budget.shortage_bytes:
+        return (*cells, "does not fit", *("–" for _ in CONTEXTS), "–")
+    return (
+        *cells,
+        f"{plan.budget.kv_bytes / GIB:.1f}",
+        *(users(planner, context) for context in CONTEXTS),
+        f"{planner.speed.tokens_per_s(1, CONTEXTS[0]):.0f} tokens/s",
+    )
+
+
+def users(planner: Planner, context_tokens: int) -> str:
+    """Returns the users at one context under either ceiling."""
+    if context_tokens > planner.spec.max_position:
+        return "–"
+    row = planner.row(context_tokens)
+    return f"{row.users_by_memory:,} / {row.users_by_speed:,}"
+
+
+def own_table() -> str:
+    """Returns this engine's measured throughput."""
+    rows = []
+    for path in sorted(RESULTS.glob("offline-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        timings = {timing["workload"]: timing for timing in record["timings"]}
+        one, many = (f"{timings[name]['output_tokens_per_s']:.0f}" for name in ("W1", "W64"))
+        parameters = record["parameters"]
+        rows.append((parameters["model"], parameters["dtype"], one, many, record["processor"], record["commit"]))
+    return table(("model", "weights", "one request, tokens/s", "64 at once, tokens/s", "processor", "commit"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {"dgx-spark": spark_table, "own-throughput": own_table}
+
+
+def fill(text: str) -> str:
+    """Returns a page with its tables made anew."""
+    return BLOCK.sub(lambda block: f"<!-- table: {block[1]} -->\n{TABLES[block[1]]()}<!-- end -->", text)
+
+
+def main() -> None:
+    """Writes the pages, or checks them."""
+    outdated = []
+    for path in sorted(GUIDES.glob("*.md")):
+        old = path.read_text(encoding="utf-8")
+        new = fill(old)
+        if new != old:
+            outdated.append(path.name)
+            if "--check" not in sys.argv:
+                path.write_text(new, encoding="utf-8")
+    if outdated and "--check" in sys.argv:
+        sys.exit(f"out of date: {', '.join(outdated)}; run python docs/generate_guides.py")
+
+
+if __name__ == "__main__":
+    main()
