@@ -23,3 +23,7 @@ def test_a_nodes_key_is_the_chain_of_its_path():
     expected = next_key(next_key(root_key("space"), (1, 2)), (3, 4))
     assert node_key(child) == expected == child.content_key
     assert node_key(parent) == next_key(root_key("space"), (1, 2))
+
+
+def test_token_ids_may_exceed_32_bits():
+    assert next_key(root_key(()), (2**40,)) != next_key(root_key(()), (2**40 + 1,)) != next_key(root_key(()), (2**40 - 2**32,))

@@ -23,8 +23,8 @@ def root_key(namespace: Hashable) -> bytes:
 
 
 def next_key(parent_key: bytes, token_ids: Sequence[int]) -> bytes:
-    """Returns the key of the block with these tokens below the block with that key."""
-    return blake2b(parent_key + array("I", token_ids).tobytes(), digest_size=KEY_BYTES).digest()
+    """Returns the key of the block with these tokens below the block with that key; the simulator's ids exceed 32 bits."""
+    return blake2b(parent_key + array("Q", token_ids).tobytes(), digest_size=KEY_BYTES).digest()
 
 
 def node_key(node: PrefixNode) -> bytes:
