@@ -158,6 +158,10 @@ class EngineConfig:
     disk_cache_size: str | int = setting(
         "8GiB", 'Most bytes of KV blocks of one model in that directory, e.g. "20GiB".', unit="bytes"
     )
+    pin_percent: int = setting(25, "Most of the KV blocks that pinned prefixes may hold.", unit="percent", minimum=0, maximum=100)
+    salt_percent: int = setting(
+        100, "Most of the KV blocks that may be cached for one cache salt.", unit="percent", minimum=0, maximum=100
+    )
     seed: int | None = setting(None, "Seed of requests that bring none; a fresh one each if not given.", minimum=0)
     chat_template: str | None = setting(None, "File with a Jinja chat template to use instead of the model's own.")
 

@@ -16,6 +16,7 @@ from weakref import finalize
 from octavo.config import DEFAULT_MODEL, EngineConfig
 from octavo.engine.loading import load_engine
 from octavo.engine.request import namespace_of
+from octavo.engine.retain import PinnedPrefix
 from octavo.engine.sessions import SessionInfo
 from octavo.engine.stall_watch import StallWatch
 from octavo.engine.stats import EngineStats
@@ -64,7 +65,7 @@ class LLM:
 
         Args:
             prompts: a text, a list of token ids, a map with ``prompt`` or ``prompt_token_ids`` (and optionally ``cache_salt`` and
-                ``priority``), or a list of these.
+                ``priority`` and ``retain``), or a list of these.
             sampling_params: one for all prompts, or one for each.
             on_progress: called after each step with (requests finished, requests in all).
 
@@ -243,6 +244,26 @@ class LLM:
         fields = {"prompt": [*point.token_ids, *tail], "priority": point.priority, "cache_salt": point.cache_salt}
         return self._run([fields] * len(listed), listed, None)
 
+    def pin_prefix(
+        self, prompt: PromptLike | Sequence[Message], *, ttl_s: float | None = None, cache_salt: str | None = None
+    ) -> PinnedPrefix:
+        """Computes a prompt, or the messages of one conversation, and keeps its blocks before all others.
+
+        Args:
+            ttl_s: seconds after which it is released by itself. `release_prefix` does it before.
+            cache_salt: of the requests that share it.
+
+        Raises:
+            CapacityError: pins would hold more than `pin_percent` of the blocks.
+        """
+        fields = (self._render(prompt) if _is_conversation(prompt) else _read_prompt(prompt)) | {"cache_salt": cache_salt}
+        (answer,) = self._finish([partial(self._add, fields, SamplingParams(max_tokens=1, temperature=0.0))], None)
+        return self.engine.prefixes.pin(answer.prompt_token_ids, namespace_of(cache_salt), ttl_s=ttl_s)
+
+    def release_prefix(self, prefix_id: str, *, cache_salt: str | None = None) -> bool:
+        """Lets a pinned prefix count as any other; False if there is none of that name and salt."""
+        return self.engine.prefixes.release(prefix_id, namespace_of(cache_salt))
+
     def stats(self) -> EngineStats:
         """Returns the engine's counters and gauges: blocks, hits, preemptions, bytes."""
         return self.engine.stats()
@@ -346,10 +367,10 @@ def _read_prompt(prompt: PromptLike) -> dict[str, Any]:
         return {"prompt": prompt}
     fields = dict(prompt)
     texts = [fields.pop(name) for name in ("prompt", "prompt_token_ids") if name in fields]
-    unknown = set(fields) - {"cache_salt", "priority"}
+    unknown = set(fields) - {"cache_salt", "priority", "retain"}
     if len(texts) != 1 or unknown:
         raise RequestError(
-            f"a prompt has the fields {sorted(prompt)}; it takes prompt or prompt_token_ids, and cache_salt, priority",
+            f"a prompt has the fields {sorted(prompt)}; it takes prompt or prompt_token_ids, and cache_salt, priority, retain",
             field="prompt",
         )
     if "prompt_token_ids" in prompt and isinstance(texts[0], str):

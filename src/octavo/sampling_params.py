@@ -224,7 +224,7 @@ class BeamSearchParams:
     Attributes:
         num_beams: continuations that are pursued side by side.
         n: how many of the finished ones are returned, best first; all `num_beams` if not given.
-        max_tokens: most tokens of an answer; the default is shortened to what the model length leaves.
+        max_tokens: most tokens of an answer; None: as many as the model length leaves. The default is shortened to that, too.
         length_penalty: a finished answer's score is the sum of its tokens' log-probabilities divided by its length to this power:
             above 0 favours long answers, below 0 short ones.
         early_stopping: when to end once `num_beams` answers are finished. True: at once. False: when the best running beam, at its
@@ -235,7 +235,7 @@ class BeamSearchParams:
 
     num_beams: int
     n: int | None = None
-    max_tokens: int = DEFAULT_MAX_TOKENS
+    max_tokens: int | None = DEFAULT_MAX_TOKENS
     length_penalty: float = 1.0
     early_stopping: bool | str = False
     ignore_eos: bool = False
@@ -243,9 +243,9 @@ class BeamSearchParams:
 
     def __post_init__(self) -> None:
         self._check_whole("num_beams", MAX_BEAMS)
-        self._check_whole("max_tokens", 2**31 - 1)
-        if self.n is not None:
-            self._check_whole("n", self.num_beams)
+        for name, highest in (("n", self.num_beams), ("max_tokens", 2**31 - 1)):
+            if getattr(self, name) is not None:
+                self._check_whole(name, highest)
         penalty = self.length_penalty
         if isinstance(penalty, bool) or not isinstance(penalty, Real) or not abs(penalty) <= MAX_LENGTH_PENALTY:
             raise _reject("length_penalty", penalty, f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}")

@@ -239,7 +239,7 @@ def test_what_cannot_be_searched_is_refused(models):
         {"num_beams": 2, "n": 3},
         {"num_beams": 2, "n": 0},
         {"num_beams": 2, "max_tokens": 0},
-        {"num_beams": 2, "max_tokens": None},
+        {"num_beams": 2, "max_tokens": "3"},
         {"num_beams": 2, "length_penalty": float("nan")},
         {"num_beams": 2, "length_penalty": "1"},
         {"num_beams": 2, "early_stopping": "always"},

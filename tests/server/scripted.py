@@ -121,7 +121,7 @@ class ScriptedRunner:
         token = answer[position] if position < len(answer) else ord("x")
         if request.params.allowed_token_ids is not None and token not in request.params.allowed_token_ids:
             token = request.params.allowed_token_ids[0]
-        num_top = request.params.logprobs
+        num_top = request.num_logprobs
         return SampledToken(token, None if num_top is None else describe(token, num_top))
 
 

@@ -26,6 +26,7 @@ from octavo.engine.in_flight import InFlight
 from octavo.engine.memory_guard import MemoryGuard
 from octavo.engine.pool_control import PoolControl
 from octavo.engine.request import Choice, Request, describe_logprobs, new_request
+from octavo.engine.retain import Prefixes, Retain, read_retentions
 from octavo.engine.sessions import Sessions
 from octavo.engine.state_dump import StateDump, dump_state
 from octavo.engine.stats import EngineStats, StatsCollector
@@ -89,6 +90,7 @@ class Engine:
         self._num_requests = 0
         self._stats = StatsCollector()
         self._explanations = ExplanationLog()
+        self.prefixes = Prefixes(scheduler.kv)
         self._past = PastRequests()
 
     # ---- requests
@@ -103,6 +105,7 @@ class Engine:
         cache_salt: str | None = None,
         is_rendered: bool = False,
         grammar: CompiledGrammar | None = None,
+        retain: Retain | None = None,
     ) -> str:
         """Queues a request.
 
@@ -113,6 +116,7 @@ class Engine:
             cache_salt: KV is shared only among requests of equal salt.
             is_rendered: the text comes from a chat template: its control tokens count as such and none are added.
             grammar: what every answer must follow.
+            retain: how long its blocks are worth keeping in the cache; see `read_retentions`.
 
         Returns:
             the request's id.
@@ -128,6 +132,7 @@ class Engine:
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         sampling = self._checker.sampling(prompt_input, params, seed, grammar)
         request = new_request(request_id, prompt_input, params, priority, cache_salt)
+        request.retentions = read_retentions(retain)
         if params.prompt_logprobs is not None:
             request.prompt_logprobs = [None]
         self._queue(request, self._in_flight.make_sequence(request, max_tokens, num_choices=params.num_choices), sampling)
@@ -142,6 +147,7 @@ class Engine:
         priority: int = 0,
         cache_salt: str | None = None,
         is_rendered: bool = False,
+        retain: Retain | None = None,
     ) -> str:
         """Queues a prompt whose most likely continuations are searched with beams; its result has the best ones, best first."""
         check_order_and_salt(priority, cache_salt)
@@ -149,7 +155,7 @@ class Engine:
         prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
         search = self._checker.beam_search(prompt_input, params, self._scheduler)
         request = new_request(request_id, prompt_input, greedy_params(params), priority, cache_salt)
-        request.is_beam_search = True
+        request.is_beam_search, request.retentions = True, read_retentions(retain)
         num_tokens = len(prompt_input.token_ids)
         sequence = self._in_flight.make_sequence(request, num_tokens + search.max_answer_tokens)
         self._queue(request, sequence, SamplingRequest(request.params, 0, 0, num_tokens, num_logprobs=search.num_candidates))
@@ -183,6 +189,10 @@ class Engine:
         sequence.reads_cached_prefix = pooling == "last"  # a mean needs the hidden state of every token
         self._queue(request, sequence, SamplingRequest(EMBEDDING_PARAMS, 0, 0, num_tokens, pooling=Pooling(pooling, num_tokens)))
         return request_id
+
+    def has_request(self, request_id: str) -> bool:
+        """Returns whether a request is in flight, or left so lately that `branch_point` knows it."""
+        return request_id in self._requests or self._past.find(request_id) is not None
 
     def branch_point(self, request_id: str, *, choice: int = 0, at_token: int | None = None) -> BranchPoint:
         """Returns a place in an answer from which `add_request` can go on: of a request in flight, or one that left lately.
@@ -272,6 +282,7 @@ class Engine:
         if self.guard is not None:
             self.guard.tend()
         started = time.perf_counter()
+        self._scheduler.kv.retention.set_time(time.monotonic())
         batch = self._schedule()
         if not batch.entries:
             return []
@@ -308,6 +319,10 @@ class Engine:
     def block_map(self) -> BlockMap:
         """Returns the state of every block that is not free, and who holds it."""
         return describe_blocks(self._scheduler.kv, self._in_flight.choices.values())
+
+    def set_tenant_quota(self, tenant: str, percent: int) -> None:
+        """Limits the share of the KV blocks that may be cached for a tenant's requests."""
+        self._scheduler.kv.quotas.set((("tenant", tenant),), percent)
 
     def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix, in memory and on disk; False while running sequences still share some."""

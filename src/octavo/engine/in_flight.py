@@ -38,6 +38,7 @@ class InFlight:
             priority=request.priority,
             namespace=request.namespace,
             num_choices=num_choices,
+            retentions=request.retentions,
             reads_cached_prefix=request.params.prompt_logprobs is None,
         )
 

@@ -164,6 +164,7 @@ def build_engine(
     budget = budget or make_budget(config, spec, lambda _: LoadSizes(weights.num_bytes, 0), read_host_memory())
     sizes = kv_sizes(config, spec, budget)
     kv = make_memory(config, sizes)
+    kv.retention.pin_percent, kv.quotas.default_percent = config.pin_percent, config.salt_percent
     limits = SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,

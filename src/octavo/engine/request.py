@@ -17,6 +17,7 @@ import numpy as np
 
 from octavo.engine.detokenizer import Detokenizer
 from octavo.engine.stop_strings import StopStringMatcher
+from octavo.memory.claims import Retention
 from octavo.models.tokenizer import Tokenizer
 from octavo.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
 from octavo.runner.sampler import NO_TOKEN, SampledToken, TokenLogprobs
@@ -40,8 +41,13 @@ class PromptInput:
 
 
 def namespace_of(cache_salt: str | None) -> Hashable:
-    """Returns the namespace of requests with this salt."""
-    return (("salt", cache_salt),) if cache_salt else ()
+    """Returns the namespace of requests with this salt; what is before a NUL character in it is a tenant's name."""
+    if not cache_salt:
+        return ()
+    before, separator, after = cache_salt.partition("\0")
+    if not separator:
+        return (("salt", before),)
+    return (("tenant", before), ("salt", after)) if after else (("tenant", before),)
 
 
 def describe_logprobs(logprobs: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:
@@ -170,6 +176,7 @@ class Request:
 
     Attributes:
         cache_salt: what besides token ids must be equal for KV to be shared.
+        retentions: what is asked for its blocks when they become cached.
         is_beam_search: its choices are beams until the search is over.
         is_held_back: more choices are made than are returned, and the best are known only at the end.
         num_generated_tokens: of all its choices, also those that are not returned.
@@ -183,6 +190,7 @@ class Request:
     metrics: RequestMetrics
     priority: int = 0
     cache_salt: str | None = None
+    retentions: tuple[Retention, ...] = ()
     choices: list[Choice] = field(default_factory=list)
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     is_beam_search: bool = False

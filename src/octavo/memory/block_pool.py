@@ -12,8 +12,11 @@ Invariants:
 3. Ids are never renumbered: a block keeps its id while it is held or cached.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+
+from octavo.memory.eviction_order import EvictionOrder
+
+DEFAULT_PRIORITY = 50  # of a block that nobody asked to keep for longer, or for less long
 
 
 class BlockPool:
@@ -28,7 +31,10 @@ class BlockPool:
         self.ref_counts: list[int] = []
         self.contents: list[object | None] = []
         self._free: list[int] = []  # handed out from the end
-        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._cached = EvictionOrder()
+        self._cached_of: dict[Hashable, EvictionOrder] = {}  # the same blocks by owner; none is empty
+        self._owners: list[Hashable] = []
+        self._priorities: list[int] = []
         self._retired: set[int] = set()
         self._released: dict[int, None] = {}  # retired since the last drain
         self._freed: list[int] | None = None  # became free since the last drain; None: nobody wants to know
@@ -89,7 +95,15 @@ class BlockPool:
 
     def oldest_cached(self) -> int:
         """Returns the cached block to evict next; there must be one."""
-        return next(iter(self._cached))
+        return self._cached.first()
+
+    def oldest_cached_of(self, owner: Hashable) -> int:
+        """Returns the cached block of an owner to evict next; there must be one."""
+        return self._cached_of[owner].first()
+
+    def num_cached_of(self, owner: Hashable) -> int:
+        """Returns how many blocks are cached for an owner."""
+        return len(self._cached_of.get(owner, ()))
 
     def cached_ids(self) -> list[int]:
         """Returns the cached blocks, the next to be evicted first."""
@@ -98,7 +112,7 @@ class BlockPool:
     def hold(self, block_id: int) -> None:
         """Adds a holder to a used or cached block."""
         if self.ref_counts[block_id] == 0:
-            del self._cached[block_id]
+            self._uncache(block_id)
         self.ref_counts[block_id] += 1
 
     def release(self, block_id: int) -> None:
@@ -110,18 +124,31 @@ class BlockPool:
             if self.contents[block_id] is None:
                 self._add_free(block_id)
             else:
-                self._cached[block_id] = None
+                self._cache(block_id)
 
-    def set_content(self, block_id: int, content: object) -> None:
-        """Records the content of a used block."""
+    def set_content(self, block_id: int, content: object, owner: Hashable = None) -> None:
+        """Records the content of a used block, and whose cached block it will be."""
         assert self.ref_counts[block_id] > 0, f"block {block_id} has no holder that could have filled it"
         self.contents[block_id] = content
+        self._owners[block_id] = owner
+        self._priorities[block_id] = DEFAULT_PRIORITY
+
+    def set_priority(self, block_id: int, priority: int) -> None:
+        """Changes how long a block with content is kept; a cached one becomes the last of its new priority."""
+        if priority == self._priorities[block_id]:
+            return
+        is_cached = self.ref_counts[block_id] == 0
+        if is_cached:
+            self._uncache(block_id)
+        self._priorities[block_id] = priority
+        if is_cached:
+            self._cache(block_id)
 
     def forget_content(self, block_id: int) -> None:
         """Drops a block's content; a cached block becomes free."""
         self.contents[block_id] = None
         if self.ref_counts[block_id] == 0:
-            del self._cached[block_id]
+            self._uncache(block_id)
             self._add_free(block_id)
 
     def _add_free(self, block_id: int) -> None:
@@ -139,6 +166,20 @@ class BlockPool:
 
         return drain
 
+    def _cache(self, block_id: int) -> None:
+        priority, owner = self._priorities[block_id], self._owners[block_id]
+        self._cached.add(block_id, priority)
+        if owner is not None:
+            self._cached_of.setdefault(owner, EvictionOrder()).add(block_id, priority)
+
+    def _uncache(self, block_id: int) -> None:
+        owner = self._owners[block_id]
+        self._cached.remove(block_id)
+        if owner is not None:
+            self._cached_of[owner].remove(block_id)
+            if not self._cached_of[owner]:
+                del self._cached_of[owner]
+
     def grow(self, num_blocks: int) -> None:
         """Adds ``num_blocks`` blocks: retired ids first, lowest first, then new ones."""
         back = sorted(self._retired)[:num_blocks]
@@ -148,6 +189,8 @@ class BlockPool:
         new = range(self.num_ids, self.num_ids + num_blocks - len(back))
         self.ref_counts.extend([0] * len(new))
         self.contents.extend([None] * len(new))
+        self._owners.extend([None] * len(new))
+        self._priorities.extend([DEFAULT_PRIORITY] * len(new))
         self._free[:0] = reversed([*back, *new])
 
     def shrink(self, num_blocks: int) -> None:

@@ -22,8 +22,10 @@ from octavo.memory.layer_groups import LayerGroup, blocks_needed, first_visible_
 from octavo.memory.memory_stats import EventCounts, MemoryStats, count_slots
 from octavo.memory.prefix_match import PrefixMatch, PrefixMatcher
 from octavo.memory.prefix_registry import PrefixRegistry
-from octavo.memory.prefix_tree import PrefixNode, PrefixTree
+from octavo.memory.prefix_tree import PrefixNode, PrefixTree, quota_owner
+from octavo.memory.quotas import QuotaBook
 from octavo.memory.restore import PrefixRestorer
+from octavo.memory.retention import RetentionBook
 from octavo.memory.sequence_cache import SequenceCache
 
 
@@ -37,6 +39,8 @@ class KVManager:
         enable_prefix_caching: False = blocks are shared by `fork` only and nothing is kept after `free`.
 
     Attributes:
+        retention: how long cached blocks are kept.
+        quotas: how many cached blocks each owner of namespaces may have.
         restorer: brings blocks into the pool from outside.
         watermark_ratio: of the pool, best kept free when admitting: one more block for every hundredth running sequence.
     """
@@ -54,6 +58,8 @@ class KVManager:
         self._registry = PrefixRegistry(self._tree, block_size)
         self._copies = BlockCopies()
         self._caches: set[SequenceCache] = set()
+        self.retention = RetentionBook(self._tree, self._pool, groups, block_size)
+        self.quotas = QuotaBook()
         self.restorer = PrefixRestorer(self._tree, self._pool, self._registry, self._caches, groups, self._make_free)
         self._events = EventCounts()
         self._enable_prefix_caching = enable_prefix_caching
@@ -237,6 +243,7 @@ class KVManager:
         tables = tuple(BlockTable(table.block_ids[:num_blocks], table.first_held) for table in cache.tables)
         child = SequenceCache(cache.namespace, 0, tables, registers=cache.registers)
         child.num_hit_tokens = cache.num_hit_tokens
+        child.retentions = cache.retentions
         child.num_computed_tokens = cache.num_computed_tokens
         child.node = cache.node
         child.num_registered_blocks = cache.num_registered_blocks
@@ -253,8 +260,10 @@ class KVManager:
         self._registry.withdraw(cache)
         if cache.registers:
             self._registry.register_tail(cache, token_ids)
+            self.retention.note_use(self._registry.path(cache, token_ids), cache.num_computed_tokens, cache.retentions)
         for block_id in reversed(cache.held_blocks()):  # the deepest is the first to be evicted
             self._pool.release(block_id)
+        self._keep_quota(cache.namespace)
 
     # ---- tiers below -----------------------------------------------------------------------------------------------------
 
@@ -315,8 +324,19 @@ class KVManager:
     def _make_free(self, num_blocks: int) -> None:
         """Evicts cached blocks until ``num_blocks`` are free; as many must be available."""
         while self._pool.num_free < num_blocks:
-            self._matcher.ends.evicted.add(self._tree.evict(self._pool.oldest_cached()))
-            self._events.evictions += 1
+            self._evict(self._pool.oldest_cached())
+
+    def _keep_quota(self, namespace: Hashable) -> None:
+        """Evicts cached blocks of the namespace's owner beyond its quota."""
+        owner = quota_owner(namespace)
+        limit = self.quotas.limit(owner, self._pool.capacity)
+        if limit is not None:
+            while self._pool.num_cached_of(owner) > limit:
+                self._evict(self._pool.oldest_cached_of(owner))
+
+    def _evict(self, block_id: int) -> None:
+        self._matcher.ends.evicted.add(self._tree.evict(block_id))
+        self._events.evictions += 1
 
     def _can_copy_to(self, num_blocks: int) -> bool:
         """Returns whether ``num_blocks`` are available that no copy still reads."""

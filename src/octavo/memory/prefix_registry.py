@@ -43,6 +43,22 @@ class PrefixRegistry:
         if cache.num_computed_tokens >= self.block_size:
             self._lay_path(cache, token_ids)
 
+    def path(self, cache: SequenceCache, token_ids: Sequence[int]) -> list[PrefixNode]:
+        """Returns the nodes of the sequence's computed tokens in order: its whole blocks, and the one that holds what is left."""
+        num_whole, offset = divmod(cache.num_computed_tokens, self.block_size)
+        node = cache.node
+        if node is None or not node.attached or cache.num_registered_blocks != num_whole:
+            return []
+        nodes: list[PrefixNode] = []
+        last: PrefixNode | None = node
+        while last is not None and last.parent is not None:
+            nodes.append(last)
+            last = last.parent
+        nodes.reverse()
+        key = tuple(token_ids[num_whole * self.block_size : cache.num_computed_tokens])
+        tail, length = self._tree.longest_head(node, key, lambda child, _: child.owner is None)
+        return [*nodes, tail] if tail is not None and length == offset else nodes
+
     def register_tail(self, cache: SequenceCache, token_ids: Sequence[int]) -> None:
         """Makes the partial last block reusable, unless a cached block starts with the same tokens."""
         index, offset = divmod(cache.num_computed_tokens, self.block_size)

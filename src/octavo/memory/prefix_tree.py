@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from octavo.memory.block_pool import BlockPool
 from octavo.memory.block_table import NO_BLOCK
+from octavo.memory.claims import Claim
 
 
 class PrefixNode:
@@ -33,10 +34,27 @@ class PrefixNode:
         owner: who is about to compute the node; None once computed.
         attached: False once the node was removed from the tree.
         namespace: a root's name; None below.
+        root: the top of the node's tree; itself for a root.
+        claims, window_claims: see `octavo.memory.retention`; for blocks of full-attention and of windowed groups.
+        is_plain: a sequence used it that asked for nothing; then its parent is plain, too.
         content_key: see `octavo.memory.content_key`; None until somebody asked for it.
     """
 
-    __slots__ = ("attached", "block_ids", "children", "content_key", "namespace", "owner", "parent", "sorted_keys", "token_ids")
+    __slots__ = (
+        "attached",
+        "block_ids",
+        "children",
+        "claims",
+        "content_key",
+        "is_plain",
+        "namespace",
+        "owner",
+        "parent",
+        "root",
+        "sorted_keys",
+        "token_ids",
+        "window_claims",
+    )
 
     def __init__(
         self,
@@ -55,6 +73,10 @@ class PrefixNode:
         self.owner = owner
         self.attached = True
         self.namespace = namespace
+        self.root: PrefixNode = self if parent is None else parent.root
+        self.claims: tuple[Claim, ...] = ()
+        self.window_claims: tuple[Claim, ...] = ()
+        self.is_plain = False
         self.content_key: bytes | None = None
 
     def is_complete(self) -> bool:
@@ -106,7 +128,7 @@ class PrefixTree:
             if isinstance(shorter, PrefixNode):  # the same block, registered when it held fewer tokens
                 self.remove(shorter)
             node.block_ids[group] = block_id
-            self._pool.set_content(block_id, node)
+            self._pool.set_content(block_id, node, quota_owner(node.root.namespace))
 
     def longest_head(
         self, parent: PrefixNode, token_ids: tuple[int, ...], accepts: Callable[[PrefixNode, int], bool]
@@ -188,6 +210,11 @@ class PrefixTree:
             for block_id in node.block_ids:
                 if block_id != NO_BLOCK:
                     self._pool.forget_content(block_id)
+
+
+def quota_owner(namespace: Hashable) -> Hashable:
+    """Returns whose quota a namespace's cached blocks count against: its first part's; None for the namespace without parts."""
+    return (namespace[:1] or None) if isinstance(namespace, tuple) else namespace
 
 
 def subtree(top: PrefixNode) -> Iterator[PrefixNode]:

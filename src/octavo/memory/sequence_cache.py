@@ -8,9 +8,10 @@ Invariants:
 2. Slots of positions ``[num_computed_tokens, num_writable_tokens)`` belong to this sequence alone.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from octavo.memory.block_table import BlockTable
+from octavo.memory.claims import Retention
 from octavo.memory.prefix_tree import PrefixNode
 
 
@@ -29,6 +30,7 @@ class SequenceCache:
         tables: one per layer group.
         node: the deepest node on the sequence's path, ``num_registered_blocks`` below the root; None = not looked up yet.
         announced: nodes that this sequence said it would compute.
+        retentions: what is asked for its blocks when it ends.
         registers: False when the sequence's blocks must not be shared through the tree.
     """
 
@@ -45,6 +47,7 @@ class SequenceCache:
         "num_registered_blocks",
         "num_writable_tokens",
         "registers",
+        "retentions",
         "tables",
     )
 
@@ -62,6 +65,7 @@ class SequenceCache:
         self.num_registered_blocks = 0
         self.announced: list[PrefixNode] = []
         self.registers = registers
+        self.retentions: Sequence[Retention] = ()
 
     @property
     def table_length(self) -> int:

@@ -399,6 +399,8 @@ class Scheduler:
             return False
         self.waiting.remove(sequence)
         sequence.cache = cache
+        if sequence.retentions:
+            cache.retentions = sequence.retentions
         if sequence.num_hit_tokens is None:
             sequence.num_hit_tokens = start
             sequence.match_end = end

@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from octavo.memory.claims import Retention
 from octavo.memory.match_end import MatchEnd
 from octavo.memory.prefix_match import PrefixMatch
 from octavo.memory.restore import Restore
@@ -48,6 +49,7 @@ class Sequence:
         priority: lower runs earlier.
         namespace: sequences share KV only within equal namespaces.
         num_choices: sequences that will fork from this one when its prompt is computed, itself included.
+        retentions: what is asked for its blocks when they become cached.
         reads_cached_prefix: False when every prompt token must be computed (its logits are wanted).
         arrival: the scheduler's running number; ties of priority go by it.
         row: the sequence's row in the runner's arrays while it runs.
@@ -70,6 +72,7 @@ class Sequence:
     namespace: Hashable = ()
     num_choices: int = 1
     reads_cached_prefix: bool = True
+    retentions: tuple[Retention, ...] = ()
     status: SequenceStatus = SequenceStatus.WAITING
     arrival: int = -1
     row: int = -1

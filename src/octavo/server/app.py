@@ -24,7 +24,20 @@ from octavo.server.keys import read_keys
 from octavo.server.metrics import ServerMetrics
 from octavo.server.openapi import Api
 from octavo.server.response_store import ResponseStore
-from octavo.server.routes import chat, completions, embeddings, health, inspection, messages, models, responses, sessions, tokens
+from octavo.server.routes import (
+    branching,
+    chat,
+    completions,
+    embeddings,
+    health,
+    inspection,
+    messages,
+    models,
+    prefixes,
+    responses,
+    sessions,
+    tokens,
+)
 from octavo.server.served_model import describe_model
 from octavo.server.submission import Submission
 from octavo.server.tracing import RequestTracer, make_tracer
@@ -58,7 +71,7 @@ class Recorder:
         self._metrics.observe_finished(result)
         if self._tracer is not None:
             self._tracer.trace(result)
-        num_generated = sum(len(output.token_ids) for output in result.outputs)
+        num_generated = result.num_generated_tokens
         submission.key.tokens.charge(len(result.prompt_token_ids) + num_generated)
         reasons = [output.finish_reason for output in result.outputs]
         self._events.publish(
@@ -78,9 +91,10 @@ def create_app(engine: "Engine", config: ServerConfig) -> FastAPI:
     tracer = make_tracer(config.otlp_endpoint, model.name)
     thread = EngineThread(engine, Recorder(metrics, events, tracer), config)
     grammars = GrammarStore(engine.grammar_compiler(), config)
-    context = ServerContext(
-        config, model, thread, metrics, events, read_keys(config.api_key, config.api_keys), grammars, ResponseStore()
-    )
+    keys = read_keys(config.api_key, config.api_keys)
+    for namespace, percent in keys.cache_percents().items():
+        engine.set_tenant_quota(namespace, percent)
+    context = ServerContext(config, model, thread, metrics, events, keys, grammars, ResponseStore())
     app = make_api()
     app.state.context = context
     app.state.engine = engine
@@ -97,7 +111,20 @@ def make_api() -> FastAPI:
     """Returns the routes alone, without an engine: enough for the OpenAPI document."""
     app = Api(title="Octavo", description=DESCRIPTION, version=octavo.__version__, lifespan=_lifespan)
     install_handlers(app)
-    for routes in (chat, completions, messages, responses, embeddings, models, tokens, health, inspection, sessions):
+    for routes in (
+        chat,
+        completions,
+        messages,
+        responses,
+        embeddings,
+        models,
+        tokens,
+        health,
+        inspection,
+        branching,
+        prefixes,
+        sessions,
+    ):
         app.include_router(routes.router)
     return app
 

@@ -42,6 +42,11 @@ class Call:
             return cache_salt
         return f"{self.key.namespace}\0{cache_salt or ''}"
 
+    def may_share(self, cache_salt: str | None) -> bool:
+        """Returns whether KV of this salt, as `salt` makes it, is inside the key's namespace."""
+        tenant, separator, _ = (cache_salt or "").partition("\0")
+        return (tenant if separator else None) == self.key.namespace
+
     def priority(self, priority: int | None) -> int:
         """Returns the request's priority: a key's own is the best that its requests can have."""
         return self.key.priority if priority is None else max(priority, self.key.priority)

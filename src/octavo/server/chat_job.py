@@ -6,13 +6,14 @@ Owns: what the fields of a conversation's request mean for prompt, sampling and 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from octavo.engine.beam_search import greedy_params
 from octavo.sampling_params import SamplingParams
 from octavo.server.call import Call
 from octavo.server.context import ServerContext
 from octavo.server.errors import invalid
 from octavo.server.generation import make_submissions
 from octavo.server.protocol.chat import ChatRequest
-from octavo.server.sampling import make_params
+from octavo.server.sampling import make_beams, make_params
 from octavo.server.submission import Submission
 from octavo.server.tools import Tools, read_tools
 
@@ -42,7 +43,11 @@ async def prepare_chat(body: ChatRequest, context: ServerContext, call: Call) ->
     """
     context.model.check_name(body.model)
     num_top = body.num_logprobs()
-    params = make_params(body, context.model.default_params, context.config, max_tokens=body.answer_limit(), logprobs=num_top)
+    beams = make_beams(body, context.config, max_tokens=body.answer_limit())
+    if beams is None:
+        params = make_params(body, context.model.default_params, context.config, max_tokens=body.answer_limit(), logprobs=num_top)
+    else:
+        params = greedy_params(beams)
     tools = read_tools(body, context.model.chat_template)
     prompt = body.prompt_of(body.messages)
     if tools is not None:  # what announces a call may be a control token
@@ -51,7 +56,7 @@ async def prepare_chat(body: ChatRequest, context: ServerContext, call: Call) ->
     if context.config.log_prompts:
         call.log["prompts"] = [text]
     grammar = await context.grammars.compile(_grammar(body, tools))
-    return ChatJob(make_submissions(body, call, [token_ids], params, grammar=grammar), params, tools)
+    return ChatJob(make_submissions(body, call, [token_ids], params, grammar=grammar, beams=beams), params, tools)
 
 
 def _grammar(body: ChatRequest, tools: Tools | None) -> "Grammar | None":

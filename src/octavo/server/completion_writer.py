@@ -54,15 +54,9 @@ class CompletionWriter:
         """Returns the response body."""
         choices = []
         for prompt_index, result in enumerate(results):
-            for number, output in enumerate(self._best(result.outputs)):
+            for number, output in enumerate(result.outputs):
                 choices.append(self._choice(prompt_index, number, output, result))
         return CompletionResponse(id=self.id, created=self.created, model=self.model, choices=choices, usage=self._usage(results))
-
-    def _best(self, outputs: list[CompletionOutput]) -> list[CompletionOutput]:
-        """Returns the choices to show; of more than are wanted, those whose tokens are most likely on average."""
-        if len(outputs) <= self.num_choices:
-            return outputs
-        return sorted(outputs, key=_mean_logprob, reverse=True)[: self.num_choices]
 
     def _choice(self, prompt_index: int, number: int, output: CompletionOutput, result: RequestOutput) -> CompletionChoice:
         index = prompt_index * self.num_choices + number
@@ -159,10 +153,3 @@ class CompletionWriter:
         if self.includes_usage:
             chunk["usage"] = usage
         return event(chunk)
-
-
-def _mean_logprob(output: CompletionOutput) -> float:
-    entries = output.logprobs or []
-    if not entries:
-        return float("-inf")
-    return sum(entry[token_id].logprob for token_id, entry in zip(output.token_ids, entries, strict=True)) / len(entries)

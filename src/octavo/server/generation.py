@@ -19,12 +19,12 @@ from starlette.types import Receive, Scope, Send
 
 from octavo.outputs import RequestOutput
 from octavo.runner.pooling import PoolingKind
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearchParams, SamplingParams
 from octavo.server.answer import Answer, PromptDelta
 from octavo.server.call import Call, call_of
 from octavo.server.context import ServerContext
 from octavo.server.errors import ApiError
-from octavo.server.protocol.base import IdentityFields, PromptTokensDetails, Usage
+from octavo.server.protocol.base import IdentityFields, PromptTokensDetails, RetainFields, Usage
 from octavo.server.submission import Submission
 
 if TYPE_CHECKING:
@@ -55,14 +55,16 @@ def make_submissions(
     *,
     grammar: "CompiledGrammar | None" = None,
     pooling: PoolingKind | None = None,
+    beams: BeamSearchParams | None = None,
 ) -> list[Submission]:
     """Returns an engine request for each prompt."""
     call.take_request_id(body.request_id)
     call.log.update({name: value for name in ("user", "safety_identifier") if (value := getattr(body, name, None)) is not None})
     suffixes = [""] if len(prompts) == 1 else [f"-{index}" for index in range(len(prompts))]
     priority, salt = call.priority(body.priority), call.salt(body.cache_salt)
+    retain = body.retentions() if isinstance(body, RetainFields) else None
     return [
-        Submission(call.request_id + suffix, prompt, params, call.key, priority, salt, grammar, pooling)
+        Submission(call.request_id + suffix, prompt, params, call.key, priority, salt, grammar, pooling, retain, beams)
         for suffix, prompt in zip(suffixes, prompts, strict=True)
     ]
 
@@ -134,7 +136,7 @@ def note_results(call: Call, context: ServerContext, results: list[RequestOutput
 def make_usage(results: list[RequestOutput]) -> Usage:
     """Returns the token counts of a request."""
     num_prompt = sum(len(result.prompt_token_ids) for result in results)
-    num_completion = sum(len(output.token_ids) for result in results for output in result.outputs)
+    num_completion = sum(result.num_generated_tokens for result in results)
     return Usage(
         prompt_tokens=num_prompt,
         completion_tokens=num_completion,

@@ -9,6 +9,7 @@ The file has one table per key::
     namespace = "alice"        # KV is shared only inside a namespace; the key's name if left out
     priority = 0               # lower runs earlier; the best that this key's requests can have
     requests_per_minute = 60   # no limit if left out
+    cache_percent = 25         # of the KV blocks, how many may be cached for it; no limit if left out
     tokens_per_minute = 100000 # prompt and answer; no limit if left out
 
 Invariants:
@@ -34,6 +35,7 @@ _FIELDS = {
     "priority": int,
     "requests_per_minute": int,
     "tokens_per_minute": int,
+    "cache_percent": int,
 }
 
 
@@ -70,6 +72,7 @@ class ApiKey:
 
     Attributes:
         namespace: KV is shared only inside it; None: among all that have none.
+        cache_percent: of the KV blocks, how many may be cached for its namespace; None: the engine's setting.
         priority: of its requests; lower runs earlier.
     """
 
@@ -78,6 +81,7 @@ class ApiKey:
     priority: int = 0
     requests: Quota = field(default_factory=lambda: Quota(None))
     tokens: Quota = field(default_factory=lambda: Quota(None))
+    cache_percent: int | None = None
 
     def seconds_until_free(self) -> float:
         """Returns how long the quotas ask the next request to wait."""
@@ -92,6 +96,14 @@ class KeyRing:
 
     def __init__(self, keys: Mapping[str, ApiKey]):
         self._keys = [(_digest(secret), key) for secret, key in keys.items()]
+
+    def cache_percents(self) -> dict[str, int]:
+        """Returns the shares of the cache by namespace; the largest, where keys of one namespace differ."""
+        shares: dict[str, int] = {}
+        for _, key in self._keys:
+            if key.namespace is not None and key.cache_percent is not None:
+                shares[key.namespace] = max(key.cache_percent, shares.get(key.namespace, 0))
+        return shares
 
     @property
     def is_empty(self) -> bool:
@@ -149,10 +161,14 @@ def _read_key(name: str, table: Any) -> tuple[str, ApiKey]:
             raise ConfigError(f"keys.{name}.{field_name}={value!r} must be a {_FIELDS[field_name].__name__}")
         if field_name.endswith("_per_minute") and value < 1:
             raise ConfigError(f"keys.{name}.{field_name}={value} must be at least 1")
+        if field_name == "cache_percent" and not 0 <= value <= 100:
+            raise ConfigError(f"keys.{name}.cache_percent={value} must be from 0 to 100")
     if not table.get("key"):
         raise ConfigError(f"keys.{name} has no key")
     requests, tokens = Quota(table.get("requests_per_minute")), Quota(table.get("tokens_per_minute"))
-    return table["key"], ApiKey(name, table.get("namespace", name), table.get("priority", 0), requests, tokens)
+    return table["key"], ApiKey(
+        name, table.get("namespace", name), table.get("priority", 0), requests, tokens, table.get("cache_percent")
+    )
 
 
 def _digest(secret: str) -> bytes:

@@ -6,10 +6,11 @@ Owns: the server's own limits on sampling fields. Must not know: prompts, result
 from dataclasses import replace
 from typing import Any
 
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearchParams, SamplingParams
 from octavo.server.config import ServerConfig
 from octavo.server.errors import invalid
-from octavo.server.protocol.base import GenerationFields
+from octavo.server.protocol.base import GenerationFields, IdentityFields, RetainFields
+from octavo.server.protocol.chat import ConversationFields
 
 # Fields that mean the same in the request and in SamplingParams.
 SHARED_FIELDS = (
@@ -32,6 +33,61 @@ SHARED_FIELDS = (
     "bad_words",
     "prompt_logprobs",
 )
+
+
+# What a beam search reads of a request beside its identity; everything else of `GenerationFields` asks for something that it lacks.
+BEAM_FIELDS = frozenset(
+    {
+        "n",
+        "best_of",
+        "max_tokens",
+        "max_completion_tokens",
+        "use_beam_search",
+        "length_penalty",
+        "early_stopping",
+        "ignore_eos",
+        "skip_special_tokens",
+        "echo",
+        "return_token_ids",
+        "prompt",
+        "messages",
+        "at_token",
+        "choice",
+        "append",
+        *IdentityFields.model_fields,
+        *RetainFields.model_fields,
+        *ConversationFields.model_fields,
+    }
+)
+
+
+def make_beams(body: GenerationFields, config: ServerConfig, *, max_tokens: int | None) -> BeamSearchParams | None:
+    """Returns the beam search that a request asks for; None if it asks for none.
+
+    ``best_of`` is the number of beams, ``n`` how many of their answers are returned.
+
+    Raises:
+        RequestError, ApiError: a value is not allowed, or a field means nothing in a beam search.
+    """
+    if not body.use_beam_search:
+        for name in ("length_penalty", "early_stopping"):
+            if getattr(body, name) is not None:
+                raise invalid(name, f"{name} is allowed only with use_beam_search=true")
+        return None
+    for name in type(body).model_fields:
+        value = getattr(body, name)
+        if name not in BEAM_FIELDS and value not in (None, False, [], {}) and (name, value) != ("temperature", 0):
+            raise invalid(name, f"{name} is not allowed with use_beam_search=true")
+    num_beams = getattr(body, "best_of", None) or body.n or 1
+    check_at_most("n", num_beams, config.max_choices, "max_choices")
+    given = {"length_penalty": body.length_penalty, "early_stopping": body.early_stopping, "ignore_eos": body.ignore_eos}
+    given |= {"skip_special_tokens": body.skip_special_tokens}
+    return BeamSearchParams(
+        num_beams=num_beams,
+        n=body.n or 1,
+        max_tokens=max_tokens,
+        **{name: value for name, value in given.items() if value is not None},
+    )
 
 
 def make_params(

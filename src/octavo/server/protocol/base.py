@@ -19,7 +19,7 @@ MAX_BIASED_TOKENS = 1024  # each costs time at every token of the answer
 MAX_NAME_CHARS = 256  # of ids, salts and the like
 
 TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[^\x00]*$")]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 
 
@@ -55,7 +55,34 @@ class IdentityFields(RequestBody):
     request_id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
 
 
-class GenerationFields(IdentityFields):
+class Retention(RequestBody):
+    """How long the blocks of a range of a request's tokens are worth keeping in the cache.
+
+    Attributes:
+        priority: 0 to 100, 50 for a request that asks for nothing; blocks of lower priority are dropped first.
+        ttl_s: seconds from the end of the request; no end if not given.
+        start, end: the tokens, prompt and answer counted.
+    """
+
+    priority: Annotated[int, Field(ge=0, le=100)]
+    ttl_s: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    start: Annotated[int, Field(ge=0)] = 0
+    end: Annotated[int, Field(ge=1)] | None = None
+
+
+class RetainFields(RequestBody):
+    """What a request asks for the blocks that it leaves in the cache."""
+
+    retain: Retention | Annotated[list[Retention], Field(max_length=16)] | None = None
+
+    def retentions(self) -> list[dict[str, Any]] | None:
+        """Returns it as the engine reads it."""
+        if self.retain is None:
+            return None
+        return [entry.model_dump() for entry in (self.retain if isinstance(self.retain, list) else [self.retain])]
+
+
+class GenerationFields(IdentityFields, RetainFields):
     """The fields that completions and chat completions share; `SamplingParams` explains and checks those of the same name."""
 
     stream: bool | None = None
@@ -83,7 +110,9 @@ class GenerationFields(IdentityFields):
     prompt_logprobs: int | None = None
     return_token_ids: bool | None = Field(None, description="Also return the token ids of prompt and answer.")
 
-    use_beam_search: Literal[False] | None = None
+    use_beam_search: bool | None = Field(None, description="Return the n most likely continuations that a beam search finds.")
+    length_penalty: FiniteFloat | None = Field(None, description="Of a beam search: above 0 favours long answers.")
+    early_stopping: bool | Literal["never"] | None = Field(None, description="Of a beam search: when to end.")
     spaces_between_special_tokens: Literal[False] | None = None
     truncate_prompt_tokens: None = None
     return_tokens_as_token_ids: Literal[False] | None = None

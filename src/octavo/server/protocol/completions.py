@@ -34,14 +34,35 @@ PromptField = Annotated[
 ]
 
 
-class CompletionRequest(StructuredFields):
-    """A text to continue, or several."""
+class ContinuationFields(StructuredFields):
+    """The fields of a continuation, whatever it continues."""
 
-    prompt: PromptField
     best_of: int | None = Field(None, description="Generate this many and return the n whose tokens are most likely on average.")
     echo: bool | None = Field(None, description="Begin the text with the prompt.")
     logprobs: int | None = None
     suffix: Literal[""] | None = None
+
+
+class CompletionRequest(ContinuationFields):
+    """A text to continue, or several."""
+
+    prompt: PromptField
+
+
+class ForkRequest(ContinuationFields):
+    """Another way to go on from inside an answer.
+
+    Attributes:
+        choice: which of the request's answers; the first if not given.
+        at_token: how many of its tokens are kept, the prompt's included; all if not given.
+        append: a text or token ids to go on with first.
+        cache_salt: not allowed: it is that of the request.
+    """
+
+    choice: Annotated[int, Field(ge=0)] | None = None
+    at_token: Annotated[int, Field(ge=1)] | None = None
+    append: str | TokenIds | None = None
+    cache_salt: None = None
 
 
 class CompletionLogprobs(ResponseBody):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat
 
 from octavo.server.errors import invalid
-from octavo.server.protocol.base import Name, RequestBody, ResponseBody, StopString
+from octavo.server.protocol.base import Name, RequestBody, ResponseBody, RetainFields, StopString
 from octavo.server.protocol.chat import MAX_MESSAGES, ChatMessage, ChatRequest
 from octavo.server.protocol.tools import (
     MAX_TOOLS,
@@ -170,7 +170,7 @@ class CountTokensRequest(RequestBody):
         )
 
 
-class MessagesRequest(CountTokensRequest):
+class MessagesRequest(CountTokensRequest, RetainFields):
     """A conversation to continue; one that ends with the assistant's text is continued inside it."""
 
     max_tokens: Annotated[int, Field(ge=1)]
@@ -189,6 +189,7 @@ class MessagesRequest(CountTokensRequest):
             "temperature": self.temperature,
             "top_k": self.top_k,
             "top_p": self.top_p,
+            "retain": self.retain,
             "user": self.metadata.user_id if self.metadata is not None else None,
         }
         return super().as_chat().model_copy(update=sampling)

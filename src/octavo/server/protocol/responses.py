@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat
 
 from octavo.server.errors import invalid
-from octavo.server.protocol.base import Name, RequestBody, ResponseBody
+from octavo.server.protocol.base import Name, RequestBody, ResponseBody, RetainFields
 from octavo.server.protocol.chat import MAX_MESSAGES, ChatMessage, ChatRequest
 from octavo.server.protocol.structured import (
     JsonObjectFormat,
@@ -132,7 +132,7 @@ class TextOptions(RequestBody):
         return self.format
 
 
-class ResponsesRequest(RequestBody):
+class ResponsesRequest(RetainFields):
     """An input to answer, alone or after an earlier response."""
 
     model: str | None = None
@@ -194,6 +194,7 @@ class ResponsesRequest(RequestBody):
             parallel_tool_calls=self.parallel_tool_calls,
             response_format=None if self.text is None else self.text.as_chat(),
             user=self.user,
+            retain=self.retain,
             safety_identifier=self.safety_identifier,
         )
 

@@ -4,10 +4,12 @@ Owns: what the fields of a request mean. Must not know: how answers are made or 
 """
 
 import time
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from octavo.engine.beam_search import greedy_params
 from octavo.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 from octavo.server.body import JsonRoute, json_response
 from octavo.server.call import Call, get_call
@@ -15,10 +17,10 @@ from octavo.server.completion_writer import CompletionWriter
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import invalid
 from octavo.server.generation import EventStream, collect, make_submissions
-from octavo.server.prompts import read_prompts
+from octavo.server.prompts import Prompt, read_prompts
 from octavo.server.protocol.base import ERROR_RESPONSES, STREAM_RESPONSES
-from octavo.server.protocol.completions import CompletionRequest, CompletionResponse
-from octavo.server.sampling import check_at_most, make_params
+from octavo.server.protocol.completions import CompletionRequest, CompletionResponse, ContinuationFields
+from octavo.server.sampling import check_at_most, make_beams, make_params
 
 router = APIRouter(route_class=JsonRoute, tags=["generation"])
 
@@ -31,15 +33,35 @@ async def create_completion(
     call: Annotated[Call, Depends(get_call)],
 ) -> Response:
     """Continues texts; with ``stream`` as server-sent events of the form `CompletionResponse`."""
-    body.check_stream()
-    context.model.check_name(body.model)
-    _check_fields(body, context)
-    params = _make_params(body, context)
-    prompts = await read_prompts("prompt", body.prompt, context)
+    check_continuation(body, context)
+    return await continue_prompts(body, await read_prompts("prompt", body.prompt, context), request, context, call)
+
+
+async def continue_prompts(
+    body: ContinuationFields,
+    prompts: list[Prompt],
+    request: Request,
+    context: ServerContext,
+    call: Call,
+    *,
+    cache_salt: str | None = None,
+) -> Response:
+    """Returns the answer to prompts.
+
+    Args:
+        body: it passed `check_continuation`.
+        cache_salt: instead of the body's, which has none.
+    """
+    max_tokens = (DEFAULT_MAX_TOKENS if body.max_tokens is None else 1) if not body.max_tokens else body.max_tokens
+    beams = make_beams(body, context.config, max_tokens=max_tokens)
+    params = _make_params(body, context, max_tokens) if beams is None else greedy_params(beams)
     if context.config.log_prompts:
         call.log["prompts"] = [prompt.text for prompt in prompts]
     grammar = await context.grammars.compile(body.grammar())
-    submissions = make_submissions(body, call, [prompt.token_ids for prompt in prompts], params, grammar=grammar)
+    token_ids = [prompt.token_ids for prompt in prompts]
+    submissions = make_submissions(body, call, token_ids, params, grammar=grammar, beams=beams)
+    if cache_salt is not None:
+        submissions = [replace(submission, cache_salt=cache_salt) for submission in submissions]
     writer = CompletionWriter(
         id=f"cmpl-{call.request_id}",
         created=int(time.time()),
@@ -61,8 +83,10 @@ async def create_completion(
     return json_response(writer.whole(await collect(request, context, answer)))
 
 
-def _check_fields(body: CompletionRequest, context: ServerContext) -> None:
-    """Refuses combinations of fields that cannot be honoured."""
+def check_continuation(body: ContinuationFields, context: ServerContext) -> None:
+    """Refuses another model, and combinations of fields that cannot be honoured."""
+    body.check_stream()
+    context.model.check_name(body.model)
     check_at_most("best_of", body.best_of, context.config.max_choices, "max_choices")
     num_choices = 1 if body.n is None else body.n
     if body.best_of is not None and body.best_of < num_choices:
@@ -75,16 +99,9 @@ def _check_fields(body: CompletionRequest, context: ServerContext) -> None:
         raise invalid("max_tokens", "max_tokens=0 is allowed only with echo=true: there would be nothing to return")
 
 
-def _make_params(body: CompletionRequest, context: ServerContext) -> SamplingParams:
-    """Returns the sampling parameters; best_of and echo need more from the engine than is shown."""
-    max_tokens, logprobs = body.max_tokens, body.logprobs
-    if not max_tokens:
-        max_tokens = DEFAULT_MAX_TOKENS if max_tokens is None else 1
-    updates: dict[str, int | None] = {}
-    if body.best_of is not None and body.best_of > (body.n or 1):
-        updates["n"] = body.best_of
-        logprobs = logprobs or 0
+def _make_params(body: ContinuationFields, context: ServerContext, max_tokens: int) -> SamplingParams:
+    """Returns the sampling parameters; echo needs more from the engine than is shown."""
     if body.echo and body.logprobs is not None:
-        updates["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
-    adjusted = body.model_copy(update=updates)
-    return make_params(adjusted, context.model.default_params, context.config, max_tokens=max_tokens, logprobs=logprobs)
+        body = body.model_copy(update={"prompt_logprobs": max(body.logprobs, body.prompt_logprobs or 0)})
+    defaults = replace(context.model.default_params, n=1 if body.n is None else body.n, best_of=body.best_of)
+    return make_params(body, defaults, context.config, max_tokens=max_tokens, logprobs=body.logprobs)
