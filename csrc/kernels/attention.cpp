@@ -24,9 +24,9 @@ int64_t partial_floats(int64_t head_dim) { return kPartialHeader + head_dim; }
 // This worker's memory.
 struct Scratch {
   Rows rows;
-  float* queries;  // [kMaxRows, head_dim]
-  float* folded;   // [kMaxRows, partial_floats]
-  StretchMemory stretch;
+  float* queries;   // [kMaxRows, head_dim]
+  float* folded;    // [kMaxRows, partial_floats]
+  float* expanded;  // see attend_stretch
   SequencePlan* sequences;
 };
 
@@ -37,9 +37,8 @@ Scratch lay_out_scratch(Worker& worker, int64_t head_dim, int64_t num_sequences)
   const int64_t row_floats = 2 * head_dim + partial_floats(head_dim) + kTileTokens + 1 + VF::kLanes + 4;
   const int64_t expanded_floats = kTileGranules * 2 * kGranuleTokens * head_dim;
   const size_t plan_bytes = static_cast<size_t>(num_sequences) * sizeof(SequencePlan);
-  const size_t list_bytes = kMaxListed * sizeof(std::byte*);
   const size_t float_bytes = static_cast<size_t>(kMaxRows * row_floats + expanded_floats) * sizeof(float);
-  std::byte* memory = worker.scratch(float_bytes + list_bytes + plan_bytes);
+  std::byte* memory = worker.scratch(float_bytes + plan_bytes);
   float* next = reinterpret_cast<float*>(memory);
   const auto take = [&next](int64_t num_floats) {
     next += num_floats;
@@ -48,7 +47,7 @@ Scratch lay_out_scratch(Worker& worker, int64_t head_dim, int64_t num_sequences)
   Scratch scratch = {};
   scratch.queries = take(kMaxRows * head_dim);
   scratch.folded = take(kMaxRows * partial_floats(head_dim));
-  scratch.stretch.expanded = take(expanded_floats);
+  scratch.expanded = take(expanded_floats);
   Rows& rows = scratch.rows;
   rows.head_dim = head_dim;
   rows.queries = scratch.queries;
@@ -58,8 +57,7 @@ Scratch lay_out_scratch(Worker& worker, int64_t head_dim, int64_t num_sequences)
   rows.sum = take(kMaxRows * VF::kLanes);
   rows.begin = reinterpret_cast<int64_t*>(take(2 * kMaxRows));
   rows.end = reinterpret_cast<int64_t*>(take(2 * kMaxRows));
-  scratch.stretch.list = reinterpret_cast<const std::byte**>(memory + float_bytes);
-  scratch.sequences = reinterpret_cast<SequencePlan*>(memory + float_bytes + list_bytes);
+  scratch.sequences = reinterpret_cast<SequencePlan*>(memory + float_bytes);
   return scratch;
 }
 
@@ -174,7 +172,7 @@ void run_item(const PagedAttentionArgs& args, const Plan& plan, const Item& item
     const bool is_last = segment + 1 == item.last_segment;
     const Stretch next = is_last ? after : stretch_of(args, item, segment + 1);
     clear_soft_max(rows);
-    attend_stretch(args.kv, stretch_of(args, item, segment), next, rows, scratch.stretch);
+    attend_stretch(args.kv, stretch_of(args, item, segment), next, rows, scratch.expanded);
     if (item.sequence->keeps_partials) return keep_partials(args, plan, item, rows);
     for (int64_t row = 0; row < rows.num_rows; ++row) {
       const float sum = reduce_add(load(rows.sum + row * VF::kLanes));

@@ -1,5 +1,5 @@
-// Walks a stretch of a sequence's context tile by tile, all KV heads of a tile one after the other, so that a block is
-// read as one run of memory; meanwhile the next tile is fetched, also in the order of its addresses.
+// Walks a stretch of a sequence's context tile by tile, all KV heads of a tile one after the other; meanwhile what is
+// read next is fetched, half a head of a tile ahead, which is little enough to stay in the first cache.
 #pragma once
 
 #include "kernels/attention_plan.h"
@@ -56,34 +56,19 @@ static inline Tile tile_of_head(const KVLayer& kv, const Tile& first, int64_t he
   return tile;
 }
 
-// Lists the granules of all heads of a tile in the order of their addresses, K and V alike, and pads the list to
-// `num_granules` with `harmless`, which is in the cache already. The scales are few: they are fetched at once.
-static inline void list_granules(const KVLayer& kv, const Tile& first, int64_t num_heads, const std::byte* harmless,
-                                 const std::byte** list, int64_t num_granules) {
-  const int in_block = static_cast<int>(min_of(kTileGranules, kv.block_size / kGranuleTokens));
-  const std::byte** next = list;
-  for (int block = 0; block < kTileGranules; block += in_block) {
-    for (int part = 0; part < 2; ++part) {
-      for (int64_t head = 0; head < num_heads; ++head) {
-        const Tile tile = tile_of_head(kv, first, head);
-        for (int i = block; i < block + in_block; ++i) {
-          if (tile.granules[i].k == nullptr || next == list + num_granules) continue;
-          *next++ = part == 0 ? tile.granules[i].k : tile.granules[i].v;
-          if (tile.granules[i].k_scales != nullptr)
-            fetch(part == 0 ? tile.granules[i].k_scales : tile.granules[i].v_scales);
-        }
-      }
-    }
+// Chooses what is fetched while a head of a tile is read: its own values beside the scores, the keys of the head that
+// follows beside the weighted sum, or `harmless`, which is in the cache already. The scales are few: they are fetched
+// at once.
+static inline void look_ahead(Tile& tile, const Tile& following, const std::byte* harmless) {
+  for (int i = 0; i < kTileGranules; ++i) {
+    const Granule& next = following.granules[i];
+    tile.ahead[i] = tile.granules[i].v != nullptr ? tile.granules[i].v : harmless;
+    tile.ahead[kTileGranules + i] = next.k != nullptr ? next.k : harmless;
+    if (next.k_scales == nullptr) continue;
+    fetch(next.k_scales);
+    fetch(next.v_scales);
   }
-  while (next < list + num_granules) *next++ = harmless;
 }
-
-// What the walk needs beside the rows.
-struct StretchMemory {
-  float* expanded;         // [kTileGranules, 2, 16 * head_dim]
-  const std::byte** list;  // [kMaxListed]
-};
-constexpr int64_t kMaxListed = 2 * kTileGranules * kMaxRows;
 
 template <class Elements>
 static void attend_expanded(const Rows& rows, RowRange range, Tile& tile, float* expanded) {
@@ -96,10 +81,11 @@ static void attend_expanded(const Rows& rows, RowRange range, Tile& tile, float*
   attend_tile<ExpandedElements>(rows, range, tile);
 }
 
-// Adds the stretch to the rows' soft-max; each head has num_rows / num_heads of them. `after` will be read next.
+// Adds the stretch to the rows' soft-max; each head has num_rows / num_heads of them. `after` will be read next;
+// `expanded` has room for [kTileGranules, 2, 16 * head_dim].
 template <class Elements>
 static void attend_stretch(const KVLayer& kv, const Stretch& stretch, const Stretch& after, const Rows& rows,
-                           const StretchMemory& memory) {
+                           float* expanded) {
   const int64_t head_rows = rows.num_rows / stretch.num_heads;
   Tile first = tile_at(kv, stretch, stretch.first_tile());
   for (int64_t start = stretch.first_tile(); start < stretch.end; start += kTileTokens) {
@@ -107,32 +93,33 @@ static void attend_stretch(const KVLayer& kv, const Stretch& stretch, const Stre
     const Stretch& next_stretch = is_last ? after : stretch;
     const Tile next = tile_at(kv, next_stretch, is_last ? after.first_tile() : start + kTileTokens);
     const std::byte* harmless = reinterpret_cast<const std::byte*>(rows.queries);
-    list_granules(kv, next, next_stretch.num_heads, harmless, memory.list, 2 * kTileGranules * stretch.num_heads);
+    Tile tile = first;
     for (int64_t head = 0; head < stretch.num_heads; ++head) {
-      Tile tile = tile_of_head(kv, first, head);
-      tile.ahead = memory.list + 2 * kTileGranules * head;
+      const Tile following = head + 1 < stretch.num_heads ? tile_of_head(kv, first, head + 1) : next;
+      look_ahead(tile, following, harmless);
       const RowRange range = {head * head_rows, (head + 1) * head_rows};
       if (head_rows >= kExpandRows) {
-        attend_expanded<Elements>(rows, range, tile, memory.expanded);
+        attend_expanded<Elements>(rows, range, tile, expanded);
       } else {
         attend_tile<Elements>(rows, range, tile);
       }
+      tile = following;
     }
     first = next;
   }
 }
 
 static inline void attend_stretch(const KVLayer& kv, const Stretch& stretch, const Stretch& after, const Rows& rows,
-                                  const StretchMemory& memory) {
+                                  float* expanded) {
   switch (kv.dtype) {
     case KVDtype::kFp32:
-      return attend_stretch<Fp32Elements>(kv, stretch, after, rows, memory);
+      return attend_stretch<Fp32Elements>(kv, stretch, after, rows, expanded);
     case KVDtype::kFp16:
-      return attend_stretch<Fp16Elements>(kv, stretch, after, rows, memory);
+      return attend_stretch<Fp16Elements>(kv, stretch, after, rows, expanded);
     case KVDtype::kBf16:
-      return attend_stretch<Bf16Elements>(kv, stretch, after, rows, memory);
+      return attend_stretch<Bf16Elements>(kv, stretch, after, rows, expanded);
     case KVDtype::kInt8:
-      return attend_stretch<Int8Elements>(kv, stretch, after, rows, memory);
+      return attend_stretch<Int8Elements>(kv, stretch, after, rows, expanded);
   }
 }
 

@@ -46,7 +46,7 @@ struct Tile {
   int64_t start;  // position of the tile's first token
   Granule granules[kTileGranules];
   // Granules to fetch meanwhile: kTileGranules beside the scores, as many beside the weighted sum.
-  const std::byte* const* ahead;
+  const std::byte* ahead[2 * kTileGranules];
 };
 
 struct RowRange {
