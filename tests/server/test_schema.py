@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
+from octavo.server.app import make_api
 from server.running import RunningServer, running_server
 from server.scripted import make_engine
 
@@ -29,6 +30,13 @@ def test_requests_made_from_the_schema() -> None:
                 if operation.path not in ENDLESS:
                     check_operation(operation, server)
         server.wait_until_idle()
+
+
+def test_document_promises_no_answer_that_is_never_sent() -> None:
+    document = make_api().openapi()
+    statuses = {status for path in document["paths"].values() for operation in path.values() for status in operation["responses"]}
+    assert statuses == {"200", "400", "401", "404", "413", "429", "500", "503"}
+    assert not {"HTTPValidationError", "ValidationError"} & set(document["components"]["schemas"])
 
 
 def repeat_until(deadline: float) -> Iterator[None]:
