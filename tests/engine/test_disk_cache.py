@@ -30,7 +30,7 @@ def prompts_of(length, count=5, seed=1):
 
 def engine_with_disk(models, directory, *, costs=READING_IS_FREE, **settings):
     engine = models.engine(**{"kv_memory": SMALL_POOL, "disk_cache": str(directory)} | settings)
-    engine._tier.costs = costs
+    engine.tier.costs = costs
     return engine
 
 
@@ -41,9 +41,9 @@ def uncached(models, prompts, params=PARAMS, **settings):
 
 def settle(engine):
     """Waits until everything that was evicted is on disk."""
-    while engine.stats().disk.num_queued_writes or engine._tier._writing:
-        engine._tier.wait(0.01)
-        engine._tier.poll()
+    while engine.stats().disk.num_queued_writes or engine.tier._writing:
+        engine.tier.wait(0.01)
+        engine.tier.poll()
 
 
 def one_by_one(engine, prompts):
@@ -133,7 +133,7 @@ def test_others_run_while_one_waits_for_its_read(models, tmp_path):
     answer(before, [slow], PARAMS)
     before.close()
     after = engine_with_disk(models, tmp_path, kv_memory="100 blocks")
-    io, held = after._tier._io, []
+    io, held = after.tier._io, []
     read, io.read = io.read, held.append  # the disk does not answer yet
     slow_id = after.add_request(slow, PARAMS)
     quick_id = after.add_request(quick, PARAMS)
@@ -200,7 +200,7 @@ def test_the_file_stays_within_its_size(models, tmp_path):
     one_by_one(engine, prompts)
     outputs = one_by_one(engine, prompts)
     assert [bits(output) for output in outputs] == uncached(models, prompts)
-    engine._tier._index.check_invariants()
+    engine.tier._index.check_invariants()
     engine.close()
     (file,) = tmp_path.iterdir()
     assert 0 < file.stat().st_size <= 60 * 8192
@@ -260,7 +260,7 @@ def engine_on_file(models, path, make_file):
     file = make_file(BlockFile(path, block_bytes=blocks.shape[1], num_slots=200, fingerprint=bytes(32)))
     io = BlockIO(file, blocks, first_stamp=0, staging_bytes=0)
     tier = DiskTier(engine._scheduler.kv, io, TierIndex(200), READING_IS_FREE, block_bytes=blocks.shape[1])
-    engine._tier = engine._scheduler.prefix_reader = tier
+    engine.tier = engine._scheduler.prefix_reader = tier
     return engine, file
 
 

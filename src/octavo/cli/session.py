@@ -64,17 +64,17 @@ class SessionClient:
 
     def post(self, name: str, action: str, conversation: dict[str, Any]) -> dict[str, Any]:
         """Saves or loads a session."""
-        return self._send("POST", json={"name": name, "action": action, **conversation, **self._salt})
+        return self._send("POST", body={"name": name, "action": action, **conversation, **self._salt})
 
     def list(self) -> list[dict[str, Any]]:
         """Returns the sessions that the server lists."""
-        return self._send("GET", params=self._salt)["sessions"]
+        return self._send("GET", query=self._salt)["sessions"]
 
-    def _send(self, method: str, **content: Any) -> dict[str, Any]:
+    def _send(self, method: str, *, body: dict[str, Any] | None = None, query: dict[str, str] | None = None) -> dict[str, Any]:
         import httpx
 
         try:
-            response = httpx.request(method, self._url, headers=self._headers, timeout=SECONDS_PER_CALL, **content)
+            response = httpx.request(method, self._url, headers=self._headers, timeout=SECONDS_PER_CALL, json=body, params=query)
             answer = response.json()
         except (httpx.HTTPError, ValueError) as cause:
             raise OctavoError(f"{self._url} does not answer as a server: {cause}", hint="start one: octavo serve") from cause

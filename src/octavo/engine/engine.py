@@ -55,6 +55,7 @@ class Engine:
 
     Attributes:
         sessions: saves and loads conversations; None where KV is not real.
+        tier: the disk cache; None = what is evicted is gone.
     """
 
     def __init__(
@@ -68,8 +69,6 @@ class Engine:
         default_sampling: Mapping[str, Any],
         checker: RequestChecker,
         seed: int | None = None,
-        sessions: Sessions | None = None,
-        tier: DiskTier | None = None,
         guard: MemoryGuard | None = None,
     ):
         self.model_name = model_name
@@ -79,8 +78,8 @@ class Engine:
         self._scheduler = scheduler
         self._runner = runner
         self._checker = checker
-        self.sessions = sessions
-        self._tier = tier
+        self.sessions: Sessions | None = None
+        self.tier: DiskTier | None = None
         self.guard = guard
         self._requests: dict[str, Request] = {}
         self._in_flight = InFlight(scheduler, tokenizer)
@@ -290,8 +289,8 @@ class Engine:
         scheduled = time.perf_counter()
         result = self._runner.execute(batch, self._in_flight.samplings)
         executed = time.perf_counter()
-        if self._tier is not None:
-            self._tier.note_step(batch, executed - scheduled)
+        if self.tier is not None:
+            self.tier.note_step(batch, executed - scheduled)
         self._scheduler.update(batch)
         deltas = self._update(batch, result)
         self._stats.count_step(batch, scheduled - started, executed - scheduled, time.perf_counter() - executed)
@@ -299,13 +298,13 @@ class Engine:
 
     def close(self) -> None:
         """Ends an engine that is not used any more: what is cached goes to the disk cache, if there is one."""
-        if self._tier is not None:
-            self._tier.close()
-            self._tier = self._scheduler.prefix_reader = None
+        if self.tier is not None:
+            self.tier.close()
+            self.tier = self._scheduler.prefix_reader = None
 
     def stats(self) -> EngineStats:
         """Returns the counters and gauges of this moment."""
-        return self._stats.snapshot(self._scheduler, self._runner, self._tier, self.guard)
+        return self._stats.snapshot(self._scheduler, self._runner, self.tier, self.guard)
 
     def dump(self) -> StateDump:
         """Returns everything that is in the engine, for somebody who wants to know why nothing runs."""
@@ -326,8 +325,8 @@ class Engine:
 
     def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix, in memory and on disk; False while running sequences still share some."""
-        if self._tier is not None:
-            self._tier.forget()
+        if self.tier is not None:
+            self.tier.forget()
         return self._scheduler.kv.reset_prefix_cache()
 
     def resize_kv_pool(self, num_blocks: int) -> int:
@@ -342,13 +341,13 @@ class Engine:
     # ---- inside a step
 
     def _schedule(self) -> ScheduledBatch:
-        if self._tier is None:
+        if self.tier is None:
             return self._scheduler.schedule()
-        self._tier.poll()
+        self.tier.poll()
         batch = self._scheduler.schedule()
-        self._tier.submit(block_id for pair in batch.block_copies for block_id in pair)
-        if not batch.entries and self._tier.is_reading:
-            self._tier.wait(DISK_WAIT_SECONDS)
+        self.tier.submit(block_id for pair in batch.block_copies for block_id in pair)
+        if not batch.entries and self.tier.is_reading:
+            self.tier.wait(DISK_WAIT_SECONDS)
         return batch
 
     def _update(self, batch: ScheduledBatch, result: StepResult) -> list[OutputDelta]:

@@ -177,13 +177,7 @@ def build_engine(
     if config.kv_check != "off":
         runner.kv_check = KVCheck(runner.kv_blocks, kv.watch_freed(), config.block_size, checks_all=config.kv_check == "all")
         kv.restorer.on_fill = runner.kv_check.forget
-    fingerprint = cache(partial(read_fingerprint, config, files, spec, sizes, operations))
-    tier = None
-    if config.disk_cache is not None:
-        size_bytes = parse_bytes(config.disk_cache_size, name="disk_cache_size")
-        tier = open_disk_tier(Path(config.disk_cache), size_bytes, kv, runner.kv_blocks, fingerprint())
-    scheduler.prefix_reader = tier
-    return Engine(
+    engine = Engine(
         model_name=files.name,
         scheduler=scheduler,
         runner=runner,
@@ -192,10 +186,15 @@ def build_engine(
         default_sampling=files.defaults.sampling,
         checker=checker,
         seed=config.seed,
-        sessions=Sessions(kv, runner.kv_blocks, fingerprint),
-        tier=tier,
         guard=MemoryGuard(PoolControl(scheduler, runner), budget),
     )
+    fingerprint = cache(partial(read_fingerprint, config, files, spec, sizes, operations))
+    engine.sessions = Sessions(kv, runner.kv_blocks, fingerprint)
+    if config.disk_cache is not None:
+        size_bytes = parse_bytes(config.disk_cache_size, name="disk_cache_size")
+        engine.tier = open_disk_tier(Path(config.disk_cache), size_bytes, kv, runner.kv_blocks, fingerprint())
+        scheduler.prefix_reader = engine.tier
+    return engine
 
 
 def read_fingerprint(

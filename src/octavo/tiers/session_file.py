@@ -96,12 +96,9 @@ def write_session(
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(_encode_description(description))
-            for stamp, (place, block) in enumerate(blocks.items()):
-                own = tuple(token_ids[place[0] * block_size : (place[0] + 1) * block_size])
-                header = RecordHeader(bytes(32), place[1], own, stamp, block_bytes, sha256(block).digest())
-                file.write(encode_header(header, fingerprint.digest))
-                file.write(block)
-                file.write(bytes(padded(block_bytes) - block_bytes))
+            for (index, group), block in blocks.items():
+                own = tuple(token_ids[index * block_size : (index + 1) * block_size])
+                _write_record(file, group, own, block, fingerprint.digest)
             file.flush()
             os.fsync(file.fileno())
             num_bytes = file.tell()
@@ -175,6 +172,13 @@ def _encode_description(description: Mapping[str, Any]) -> bytes:
     whole = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, len(text)) + text
     whole += sha256(whole).digest()
     return whole.ljust(padded(len(whole)), b"\0")
+
+
+def _write_record(file: BinaryIO, group: int, token_ids: tuple[int, ...], block: memoryview, fingerprint: bytes) -> None:
+    header = RecordHeader(bytes(32), group, token_ids, 0, len(block), sha256(block).digest())
+    file.write(encode_header(header, fingerprint))
+    file.write(block)
+    file.write(bytes(padded(len(block)) - len(block)))
 
 
 def _open(path: Path) -> BinaryIO:
