@@ -19,8 +19,10 @@ from octavo.kernels.cpu import CpuOperations, OperationTime, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.models.model_files import load_model_files
 from octavo.models.weights import load_weights
-from offline import KV_MEMORY, commit, processor_name
+from reporting import commit, processor_name
 from workloads import Workload, many_requests, one_request
+
+KV_MEMORY = "1GiB"
 
 
 def build(arguments: argparse.Namespace, operations: CpuOperations) -> Engine:
