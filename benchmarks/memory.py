@@ -1,11 +1,11 @@
 """What the KV memory holds, what a chat computes again, what a shortage and the checks cost.
 
-Usage: python benchmarks/memory.py [--model NAME] [--only held,chat,waste,hog,check]
+Usage: python benchmarks/memory.py [--model NAME] [--only held,waste,chat,hog,check] [--output FILE]
 
 - held: conversations of mean length 512 (at most 8,192) that 256 MiB of KV hold at once, for each way of handing it out. Accounting
   with the engine's own managers, no model: the same on every machine.
 - chat: 20 turns of one conversation; prompt tokens that each turn computes although an earlier turn had them.
-- waste: slots of held blocks that hold no token, over the steps of W64.
+- waste: slots of held blocks that hold a token, over the decode steps of W64; accounting only, as held.
 - hog: output tokens per second, and the physical memory of the KV pool, before, while and after another process takes memory until
   less than the reserve is available. Answers are compared with those of a quiet machine, bit by bit.
 - check: the time that `kv_check="sample"` and `"all"` take of a step.
@@ -14,7 +14,6 @@ Prints tables, and one line of JSON last.
 """
 
 import argparse
-import json
 import random
 import statistics
 import subprocess
@@ -22,18 +21,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from octavo import LLM, SamplingParams
 from octavo.config import DEFAULT_MODEL
 from octavo.kernels.kv_layout import KVLayout
-from octavo.kernels.processor import processor_name
 from octavo.memory.kv_manager import KVManager
 from octavo.memory.layer_groups import LayerGroup
 from octavo.memory.reservation_policies import Policy, reserve_maximum, reserve_power_of_two
 from octavo.memory.reserving_manager import ReservingManager
 from octavo.planner.host_memory import read_host_memory
-from offline import commit, parameters, prompts
+from offline import parameters, prompts
+from reporting import describe_run, save
 from workloads import log_normal_lengths, many_requests, one_request
 
 MIB = 2**20
@@ -123,21 +123,32 @@ def measure_chat(llm: LLM) -> dict[str, Any]:
 # ---- waste
 
 
-def measure_waste(llm: LLM) -> dict[str, Any]:
-    """Returns the share of held slots that hold a token, over the steps of W64, and what half an empty block each would give."""
-    workload = many_requests(llm.engine.vocab_size)
-    computed, allocated, expected = 0, 0, 0.0
-    for prompt, params in zip(workload.prompts, parameters(workload), strict=True):
-        llm.engine.add_request(prompt, params)
-    while llm.engine.has_unfinished_requests:
-        llm.engine.step()
-        memory = llm.stats().memory
+def measure_waste() -> dict[str, Any]:
+    """Returns the share of held slots that hold a token while W64 decodes, and what half an empty block each would give."""
+    workload = many_requests(vocab_size=49_152)
+    kv = KVManager(num_blocks=4096, block_size=BLOCK_SIZE, groups=GROUPS)
+    running = []
+    for prompt, num_new in zip(workload.prompts, workload.output_tokens, strict=True):
+        cache = kv.open(prompt, (), kv.match(prompt))
+        assert kv.allocate(cache, len(prompt))
+        kv.commit(cache, prompt, len(prompt))
+        running.append((cache, prompt + [1] * num_new))
+    computed = allocated = num_held = 0
+    while running:
+        memory = kv.stats()
         computed += memory.num_computed_slots
         allocated += memory.num_allocated_slots
-        expected += memory.num_computed_slots + llm.stats().num_running * (BLOCK_SIZE - 1) / 2
-    share = computed / allocated
-    print(f"slots of held blocks that hold a token: {share:.2%} (half a block short each: {computed / expected:.2%})")
-    return {"used_slots_ratio": share, "half_block_ratio": computed / expected}
+        num_held += len(running)
+        for cache, tokens in list(running):
+            num_tokens = cache.num_computed_tokens + 1
+            assert kv.allocate(cache, num_tokens)
+            kv.commit(cache, tokens, num_tokens)
+            if num_tokens == len(tokens):
+                kv.free(cache, tokens)
+                running.remove((cache, tokens))
+    half_blocks = computed / (computed + num_held * (BLOCK_SIZE - 1) / 2)
+    print(f"slots of held blocks that hold a token: {computed / allocated:.2%} (half a block short each: {half_blocks:.2%})")
+    return {"used_slots_ratio": computed / allocated, "half_block_ratio": half_blocks}
 
 
 # ---- a hog
@@ -238,25 +249,18 @@ def main() -> None:
     """Measures, prints the tables and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--only", default="held,chat,waste,hog,check")
+    parser.add_argument("--only", default="held,waste,chat,hog,check")
+    parser.add_argument("--output", type=Path, help="write the JSON here too")
     arguments = parser.parse_args()
-    wanted = arguments.only.split(",")
-    figures: dict[str, Any] = {}
-    if "held" in wanted:
-        figures["held"] = measure_held()
-    if "chat" in wanted or "waste" in wanted:
-        llm = LLM(arguments.model, kv_memory="512MiB")
-        if "chat" in wanted:
-            figures["chat"] = measure_chat(llm)
-        if "waste" in wanted:
-            figures["waste"] = measure_waste(llm)
-        del llm
-    if "hog" in wanted:
-        figures["hog"] = measure_hog(arguments.model)
-    if "check" in wanted:
-        figures["check"] = measure_check(arguments.model)
-    report = {"benchmark": "memory", "commit": commit(), "processor": processor_name(), "model": arguments.model}
-    print(json.dumps(report | figures))
+    measurements: dict[str, Callable[[], Any]] = {
+        "held": measure_held,
+        "waste": measure_waste,
+        "chat": lambda: measure_chat(LLM(arguments.model, kv_memory="256MiB")),
+        "hog": lambda: measure_hog(arguments.model),
+        "check": lambda: measure_check(arguments.model),
+    }
+    figures = {name: measurements[name]() for name in arguments.only.split(",")}
+    save({"benchmark": "memory", **describe_run(), "model": arguments.model, "figures": figures}, arguments.output)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from octavo.errors import IntegrityError
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 
 POISON_WORD = np.uint64(2**64 - 1)  # NaN as fp32, fp16 and bf16, and as the scales of int8
-SAMPLED_STEPS = 4  # `sample` compares one block in so many steps; a block is read in a hundredth of a step's time
+SAMPLED_STEPS = 8  # `sample` compares one block in so many steps: reading it takes about a fiftieth of a step of one sequence
 SAMPLED_HITS = 2  # and so many of a sequence that starts on blocks of others
 
 Held = tuple[int, int, int]  # block id, layer group, index in the sequence
