@@ -50,17 +50,21 @@ class KVCheck:
     def before_copies(self, copies: Iterable[tuple[int, int]]) -> None:
         """Poisons what was freed, but not what the copies of this step still read; call it before they run."""
         self._note_freed()
-        self._poison(self._to_poison - {source for source, _ in copies})
+        if self._to_poison:
+            self._poison(self._to_poison - {source for source, _ in copies})
         for _, destination in copies:
             self._check_poison(destination)
 
     def before_forward(self, batch: ScheduledBatch) -> None:
         """Compares blocks that the step will read, and looks at those that it will be the first to write to."""
-        self._poison(set(self._to_poison))
+        if self._to_poison:
+            self._poison(set(self._to_poison))
         self._num_steps += 1
         for block_id, group, index, entry in self._chosen(batch):
             self._compare(block_id, f"layer group {group}, block {index} of sequence {entry.sequence.sequence_id}")
         for entry in batch.entries:
+            if not self._checks_all and entry.num_tokens == 1 and entry.start % self._block_size:
+                continue  # goes on in a block of its own; saying so again in every step is not worth the time
             for block_id, _, _ in self._written(entry):
                 if block_id in self._checksums:
                     raise IntegrityError(f"KV block {block_id} is full and in use, and a step is about to write to it")
@@ -69,9 +73,10 @@ class KVCheck:
     def after_forward(self, batch: ScheduledBatch) -> None:
         """Sums up the blocks that the step filled."""
         for entry in batch.entries:
-            num_full = (entry.start + entry.num_tokens) // self._block_size
-            for block_id, _, _ in _held(entry, entry.start // self._block_size, num_full):
-                self._checksums[block_id] = self._checksum(block_id)
+            num_before, num_full = entry.start // self._block_size, (entry.start + entry.num_tokens) // self._block_size
+            if num_full > num_before:
+                for block_id, _, _ in _held(entry, num_before, num_full):
+                    self._checksums[block_id] = self._checksum(block_id)
 
     def forget(self, block_ids: Iterable[int]) -> None:
         """Takes notice that blocks lose their poison otherwise than by a step: their pages go, or they are filled from outside."""
@@ -95,7 +100,7 @@ class KVCheck:
         if self._checks_all:
             yield from ((*held, entry) for entry in batch.entries for held in self._read(entry))
             return
-        entries = [(entry, SAMPLED_HITS) for entry in batch.entries if entry.sequence in batch.admitted]
+        entries = [(entry, SAMPLED_HITS) for entry in batch.entries if entry.sequence in batch.admitted] if batch.admitted else []
         if self._num_steps % SAMPLED_STEPS == 0:
             entries.append((self._random.choice(batch.entries), 1))
         for entry, count in entries:
