@@ -60,7 +60,7 @@ def test_python_examples_compile(document: Path) -> None:
         compile(code, str(document), "exec")
 
 
-@pytest.mark.parametrize("name", ["generate_reference.py", "generate_guides.py"])
+@pytest.mark.parametrize("name", ["generate_reference.py", "generate_guides.py", "generate_pictures.py"])
 def test_generated_pages_are_up_to_date(name: str) -> None:
     script = ROOT / "docs" / name
     result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
