@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -24,9 +25,8 @@ TOKENS = [random.Random(3).randrange(1, 256) for _ in range(8 * 16 + 5)]
 
 def llm_on(engine):
     """Returns an `LLM` over an engine that exists."""
-    llm = LLM.__new__(LLM)
-    llm.engine = engine
-    return llm
+    with patch("octavo.llm.load_engine", return_value=engine):
+        return LLM("tiny")
 
 
 @pytest.fixture
