@@ -66,7 +66,7 @@ def test_every_kv_format_is_shared_forked_and_searched_bit_by_bit(models, kv_dty
     expected = bits(answer(alone, [prompt], sampled)[0])
     best = _search(alone, prompt, beams)
     branch = bits(answer(alone, [[*prompt, *expected[1][0][:9]]], sampled)[0])
-    for pool in ("100 blocks", "18 blocks"):
+    for pool in ("100 blocks", "21 blocks"):
         engine = models.engine(**settings | {"kv_memory": pool})
         for _ in range(2):  # cold, then from the cache
             (output,) = answer(engine, [prompt], sampled)
