@@ -159,7 +159,6 @@ class EngineThread:
         except BaseException:
             self.release(answer)
             raise
-        self._observer.on_accepted(submissions)
         return answer
 
     def release(self, answer: Answer) -> None:
@@ -277,6 +276,7 @@ class EngineThread:
         except BaseException:
             self._abort(answer)
             raise
+        self._post(self._observer.on_accepted, submissions)  # from here, so that it comes before what the next steps post
 
     def _check_room(self, num_new: int, num_present: int) -> None:
         if num_present + num_new > self._max_requests:
