@@ -52,7 +52,7 @@ def test_more_kv_memory_than_the_budget_leaves_is_refused() -> None:
 def test_kv_memory_is_all_that_the_budget_leaves_or_that_the_sequences_need() -> None:
     large = {"max_num_seqs": 4096, "max_num_batched_tokens": 4096}
     assert sizes_of(max_model_len=200, **large).num_blocks == 4096 * 3 * 13
-    config = EngineConfig(memory="600MiB", **large)
+    config = EngineConfig(memory="400MiB", **large)
     left = make_budget(config, SPEC, lambda _: LoadSizes(1000, 0), MACHINE).kv_bytes
-    sizes = sizes_of(memory="600MiB", **large)
+    sizes = sizes_of(memory="400MiB", **large)
     assert 0 <= left - sizes.num_blocks * sizes.layout.block_bytes < sizes.layout.block_bytes
