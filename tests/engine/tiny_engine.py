@@ -8,6 +8,7 @@ from octavo.config import EngineConfig
 from octavo.engine.loading import ModelParts, build_engine
 from octavo.kernels.cpu import CpuOperations
 from octavo.kernels.host_tensor import HostTensor
+from octavo.models.control_text import ControlText
 from octavo.models.generation_defaults import GenerationDefaults
 from octavo.models.model_files import ModelFiles
 from octavo.models.rotary import default_rotary
@@ -44,6 +45,7 @@ class ByteTokenizer:
     vocab_size = NUM_TOKENS
     bos_id = None
     eos_id = 0
+    control_text = ControlText(None, {})  # no text spells the control token
 
     def encode(self, text, *, add_special_tokens=True, parse_special=False):
         return list(text.encode())

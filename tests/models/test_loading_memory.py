@@ -73,3 +73,13 @@ def test_memory_while_loading_stays_below_what_the_budget_assumes(folder: Path) 
     assert peak.both >= weights.num_bytes, "the samples missed the load"
     assert resident_file_bytes(path) <= SLACK_BYTES
     assert np.isfinite(weights.final_norm).all()
+
+
+def test_a_file_that_was_in_the_page_cache_stays_there(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.read_bytes()
+    cached = resident_file_bytes(path)
+    if cached < path.stat().st_size:
+        pytest.skip("this system does not keep a file that was just read")
+    load_weights(WIDE, SafetensorsSource(folder), CpuOperations(1), "fp32")
+    assert resident_file_bytes(path) == cached

@@ -3,12 +3,14 @@
 Owns: the two file formats' readers behind `octavo.models.tensor_source.TensorSource`. Must not know: any architecture.
 
 Headers are read and checked when a source is opened. Tensors are read one at a time into memory of their own: no file stays
-open or mapped, and what was read leaves the page cache at once, so that loading needs little more memory than the loaded model.
+open or mapped, and what had to be fetched leaves the page cache at once, so that loading needs little more memory than the loaded
+model. A file that the cache held before stays there, and the next start is as quick as this one.
 
 Invariants:
 1. Opening a source raises for every fault that headers and file sizes show; nothing of the model has been touched by then.
 """
 
+import errno
 import math
 import os
 from collections.abc import Collection
@@ -199,14 +201,27 @@ def _read_tensor(path: Path, name: str, entry: TensorEntry) -> HostTensor:
 
 
 def _read_into(path: Path, name: str, offset: int, buffer: np.ndarray) -> None:
-    """Fills a buffer from a file, piece by piece. The file's pages leave the page cache behind the reader."""
+    """Fills a buffer from a file, piece by piece. What this brings into the page cache leaves again; what was there stays."""
     with open(path, "rb", buffering=0) as file:
-        file.seek(offset)
         view, done = memoryview(buffer), 0
         while done < len(view):
-            count = file.readinto(view[done : done + READ_BYTES])
-            if not count:
+            piece = view[done : done + READ_BYTES]
+            num_cached = _read_cached(file.fileno(), piece, offset + done)
+            num_fetched = (
+                os.preadv(file.fileno(), [piece[num_cached:]], offset + done + num_cached) if num_cached < len(piece) else 0
+            )
+            if not num_cached + num_fetched:
                 raise CheckpointError(f"{path}: truncated: tensor {name!r} has {done} of {len(view)} bytes")
-            done += count
-            if count >= MIN_DROPPED_BYTES:
+            done += num_cached + num_fetched
+            if num_fetched >= MIN_DROPPED_BYTES:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the whole file: what was read ahead goes too
+
+
+def _read_cached(descriptor: int, buffer: memoryview, offset: int) -> int:
+    """Fills the beginning of a buffer with what the page cache has, and returns how many bytes that were."""
+    try:
+        return os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+            raise
+        return 0
