@@ -22,6 +22,7 @@ from octavo import SamplingParams
 from octavo.config import DEFAULT_MODEL
 from octavo.engine.engine import Engine
 from octavo.engine.loading import read_spec
+from octavo.engine.model_text import ModelText
 from octavo.engine.validation import RequestChecker
 from octavo.kernels.kv_layout import KVLayout
 from octavo.kernels.step_arrays import StepArrays
@@ -99,12 +100,9 @@ def build(files: ModelFiles, windows: list[int | None], num_seqs: int, max_step_
     watch.watch(arrays, "fill", "arrays")
     watch.watch(runner, "execute", "execute")
     return Engine(
-        model_name="stand-in",
+        text=ModelText("stand-in", files.tokenizer),
         scheduler=scheduler,
         runner=runner,
-        tokenizer=files.tokenizer,
-        chat_template=None,
-        default_sampling={},
         checker=RequestChecker(files.tokenizer, spec.vocab_size, MAX_MODEL_LEN, frozenset()),
         seed=1,
     )

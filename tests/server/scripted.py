@@ -12,6 +12,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from octavo.engine.engine import Engine
+from octavo.engine.model_text import ModelText
 from octavo.engine.validation import RequestChecker
 from octavo.memory.kv_manager import KVManager
 from octavo.memory.layer_groups import LayerGroup
@@ -146,11 +147,8 @@ def make_engine(
     tokenizer = make_tokenizer()
     kv = KVManager(num_blocks=num_blocks, block_size=16, groups=[LayerGroup((0,), None)])
     return Engine(
-        model_name=MODEL_NAME,
+        text=ModelText(MODEL_NAME, tokenizer, ChatTemplate({"default": template}) if chat else None),
         scheduler=Scheduler(kv, SchedulerLimits(max_num_seqs, max_num_batched_tokens)),
         runner=ScriptedRunner(script or text_script({}), step_seconds),
-        tokenizer=tokenizer,
-        chat_template=ChatTemplate({"default": template}) if chat else None,
-        default_sampling={},
         checker=RequestChecker(tokenizer, VOCAB_SIZE, max_model_len, frozenset({END})),
     )

@@ -100,7 +100,6 @@ WRONG_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
     ({"stream": True, "stream_options": {"x": True}}, "stream_options.x"),
     ({"suffix": "end"}, "suffix"),
-    ({"use_beam_search": True}, "use_beam_search"),
     ({"truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
     ({"store": True}, "store"),
     ({"metadata": {"a": "b"}}, "metadata"),

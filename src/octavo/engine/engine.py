@@ -9,10 +9,8 @@ Invariants:
 """
 
 import time
-from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from random import Random, SystemRandom
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +22,7 @@ from octavo.engine.explanation import ExplanationLog, RequestExplanation, explai
 from octavo.engine.grammar import CompiledGrammar, GrammarCompiler
 from octavo.engine.in_flight import InFlight
 from octavo.engine.memory_guard import MemoryGuard
+from octavo.engine.model_text import ModelText
 from octavo.engine.pool_control import PoolControl
 from octavo.engine.request import Choice, Request, describe_logprobs, new_request
 from octavo.engine.retain import Prefixes, Retain, read_retentions
@@ -32,8 +31,6 @@ from octavo.engine.state_dump import StateDump, dump_state
 from octavo.engine.stats import EngineStats, StatsCollector
 from octavo.engine.validation import RequestChecker, check_order_and_salt
 from octavo.errors import RequestError
-from octavo.models.chat_template import ChatTemplate
-from octavo.models.tokenizer import Tokenizer
 from octavo.outputs import OutputDelta, RequestOutput
 from octavo.runner.model_runner import ModelRunner, StepResult
 from octavo.runner.pooling import Pooling, PoolingKind, check_pooling
@@ -61,20 +58,17 @@ class Engine:
     def __init__(
         self,
         *,
-        model_name: str,
+        text: ModelText,
         scheduler: Scheduler,
         runner: ModelRunner,
-        tokenizer: Tokenizer,
-        chat_template: ChatTemplate | None,
-        default_sampling: Mapping[str, Any],
         checker: RequestChecker,
         seed: int | None = None,
         guard: MemoryGuard | None = None,
     ):
-        self.model_name = model_name
-        self.tokenizer = tokenizer
-        self.chat_template = chat_template
-        self.default_params = SamplingParams(**default_sampling)
+        self.model_name = text.name
+        self.tokenizer = text.tokenizer
+        self.chat_template = text.chat_template
+        self.default_params = SamplingParams(**text.sampling)
         self._scheduler = scheduler
         self._runner = runner
         self._checker = checker
@@ -82,7 +76,7 @@ class Engine:
         self.tier: DiskTier | None = None
         self.guard = guard
         self._requests: dict[str, Request] = {}
-        self._in_flight = InFlight(scheduler, tokenizer)
+        self._in_flight = InFlight(scheduler, text.tokenizer)
         self._beams: dict[str, BeamGroup] = {}  # of the requests in flight that are beam searches
         self._finished: dict[str, RequestOutput] = {}
         self._seeds = Random(seed) if seed is not None else SystemRandom()

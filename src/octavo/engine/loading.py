@@ -19,6 +19,7 @@ from octavo.config import EngineConfig, parse_bytes
 from octavo.engine.engine import Engine
 from octavo.engine.memory_budget import MemoryBudget, format_bytes, make_budget
 from octavo.engine.memory_guard import MemoryGuard
+from octavo.engine.model_text import ModelText
 from octavo.engine.pool_control import PoolControl
 from octavo.engine.sessions import Sessions
 from octavo.engine.validation import RequestChecker
@@ -178,12 +179,9 @@ def build_engine(
         runner.kv_check = KVCheck(runner.kv_blocks, kv.watch_freed(), config.block_size, checks_all=config.kv_check == "all")
         kv.restorer.on_fill = runner.kv_check.forget
     engine = Engine(
-        model_name=files.name,
+        text=ModelText(files.name, files.tokenizer, files.chat_template, files.defaults.sampling),
         scheduler=scheduler,
         runner=runner,
-        tokenizer=files.tokenizer,
-        chat_template=files.chat_template,
-        default_sampling=files.defaults.sampling,
         checker=checker,
         seed=config.seed,
         guard=MemoryGuard(PoolControl(scheduler, runner), budget),
