@@ -25,8 +25,8 @@ from octavo.config import DEFAULT_MODEL
 from octavo.kernels.cpu import probe_machine
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.models.sources import resolve_model
-from offline import commit, processor_name
 from peers.protocol import Result, Task
+from reporting import commit, processor_name
 from workloads import Workload, many_requests, one_request
 
 PEERS = Path(__file__).parent / "peers"

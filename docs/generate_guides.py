@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 from generate_reference import table
 
@@ -95,13 +96,31 @@ def own_table() -> str:
     for path in sorted(RESULTS.glob("offline-*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         timings = {timing["workload"]: timing for timing in record["timings"]}
+        if not {"W1", "W64"} <= timings.keys():
+            continue
         one, many = (f"{timings[name]['output_tokens_per_s']:.0f}" for name in ("W1", "W64"))
         parameters = record["parameters"]
         rows.append((parameters["model"], parameters["dtype"], one, many, record["processor"], record["commit"]))
     return table(("model", "weights", "one request, tokens/s", "64 at once, tokens/s", "processor", "commit"), rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"dgx-spark": spark_table, "own-throughput": own_table}
+def peers_table() -> str:
+    """Returns what `benchmarks/compare.py` measured of this engine and of others on one machine: medians over the rounds."""
+    record = json.loads((RESULTS / "compare.json").read_text(encoding="utf-8"))
+    rates: dict[str, dict[str, list[float]]] = {}
+    ready: dict[str, list[float]] = {}
+    for run in record["runs"]:
+        contestant = f"{run['contestant']} ({run['version'].partition('-')[0]})"
+        rates.setdefault(contestant, {}).setdefault(run["workload"], []).append(run["output_tokens_per_s"])
+        ready.setdefault(contestant, []).append(run["ready_s"])
+    rows = []
+    for contestant, of in rates.items():
+        cells = (f"{median(of[name]):.0f}" if name in of else "–" for name in ("W1", "W64"))
+        rows.append((contestant, *cells, f"{median(ready[contestant]):.1f}"))
+    return table(("engine, weights (version)", "one request, tokens/s", "64 at once, tokens/s", "ready after, s"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {"dgx-spark": spark_table, "own-throughput": own_table, "peers": peers_table}
 
 
 def fill(text: str) -> str:
