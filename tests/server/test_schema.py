@@ -39,6 +39,15 @@ def test_document_promises_no_answer_that_is_never_sent() -> None:
     assert not {"HTTPValidationError", "ValidationError"} & set(document["components"]["schemas"])
 
 
+def test_document_says_nothing_of_the_events_of_a_stream() -> None:
+    """Readers of the document take a stream's schema for that of one event, or for that of its whole text: neither is safe."""
+    paths = make_api().openapi()["paths"].values()
+    contents = [operation["responses"]["200"].get("content", {}) for path in paths for operation in path.values()]
+    streams = [content["text/event-stream"] for content in contents if "text/event-stream" in content]
+    assert len(streams) >= 5
+    assert not any(streams)
+
+
 def repeat_until(deadline: float) -> Iterator[None]:
     """Yields once, and again as long as there is time."""
     yield
