@@ -29,6 +29,8 @@ from octavo.sampling_params import BeamSearchParams, SamplingParams
 PromptLike = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
 
+COMPUTE_ONLY = SamplingParams(max_tokens=1, temperature=0.0)  # the prompt's KV is what is wanted
+
 
 class LLM:
     """A model, loaded and ready.
@@ -164,7 +166,7 @@ class LLM:
 
         Abandoning the iterator aborts the request.
         """
-        fields = self._render(prompt) if _is_conversation(prompt) else _read_prompt(prompt)
+        fields = self._read(prompt)
         (params,) = self._params_for(1, sampling_params)
         if params.num_choices != 1:
             name = "n" if params.n > 1 else "best_of"
@@ -194,9 +196,8 @@ class LLM:
         Raises:
             SnapshotError: the file cannot be written, or memory cannot hold the whole conversation.
         """
-        fields = self._render(prompt) if _is_conversation(prompt) else _read_prompt(prompt)
-        answer = self._finish([partial(self._add, fields, SamplingParams(max_tokens=1, temperature=0.0))], None)[0]
-        held = self.engine.sessions.hold(answer.prompt_token_ids, namespace_of(fields.get("cache_salt")))
+        fields = self._read(prompt)
+        held = self.engine.sessions.hold(self._compute(fields), namespace_of(fields.get("cache_salt")))
         try:
             return self.engine.sessions.write(held, Path(path))
         finally:
@@ -256,9 +257,8 @@ class LLM:
         Raises:
             CapacityError: pins would hold more than `pin_percent` of the blocks.
         """
-        fields = (self._render(prompt) if _is_conversation(prompt) else _read_prompt(prompt)) | {"cache_salt": cache_salt}
-        (answer,) = self._finish([partial(self._add, fields, SamplingParams(max_tokens=1, temperature=0.0))], None)
-        return self.engine.prefixes.pin(answer.prompt_token_ids, namespace_of(cache_salt), ttl_s=ttl_s)
+        token_ids = self._compute(self._read(prompt) | {"cache_salt": cache_salt})
+        return self.engine.prefixes.pin(token_ids, namespace_of(cache_salt), ttl_s=ttl_s)
 
     def release_prefix(self, prefix_id: str, *, cache_salt: str | None = None) -> bool:
         """Lets a pinned prefix count as any other; False if there is none of that name and salt."""
@@ -267,6 +267,15 @@ class LLM:
     def stats(self) -> EngineStats:
         """Returns the engine's counters and gauges: blocks, hits, preemptions, bytes."""
         return self.engine.stats()
+
+    def _read(self, prompt: PromptLike | Sequence[Message]) -> dict[str, Any]:
+        """Returns the fields of one prompt, or of the prompt that the template makes of one conversation."""
+        return self._render(prompt) if _is_conversation(prompt) else _read_prompt(prompt)
+
+    def _compute(self, fields: dict[str, Any]) -> list[int]:
+        """Brings the KV of a prompt into memory and returns the prompt's token ids."""
+        (answer,) = self._run([fields], COMPUTE_ONLY, None)
+        return answer.prompt_token_ids
 
     def _run(
         self,
