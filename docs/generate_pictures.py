@@ -6,7 +6,7 @@ Usage: python docs/generate_pictures.py [--check]        (--check writes nothing
 import sys
 from pathlib import Path
 
-from octavo.comparison.svg import Drawing
+from octavo.comparison.svg import Drawing, share_bar
 from octavo.simulator.settings import SimulationSettings, simulate
 from octavo.simulator.step_time import A100_40GB, OPT_13B
 
@@ -29,7 +29,7 @@ STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#24292e}.label{fill:#57606a}"
     "@media(prefers-color-scheme:dark){text{fill:#e6e8ea}.label{fill:#9aa4ae}}"
     + "".join(f".{kind}{{fill:{colour}}}" for kind, (colour, _) in KINDS.items())
-    + "text.on{fill:#fff;font-weight:600}text.dark{fill:#1c2126;font-weight:600}"
+    + "text.on{fill:#fff;font-weight:600}text.external-text{fill:#1c2126}"
 )
 
 
@@ -52,12 +52,7 @@ def memory_picture() -> str:
         y = TOP + index * ROW
         drawing.text(0, y + 12, allocator, "name")
         drawing.text(110, y + 12, words)
-        x = 0.0
-        for kind, share in shares(allocator).items():
-            drawing.rect(x, y + 19, WIDTH * share, 18, kind)
-            if share >= 0.05:
-                drawing.text(x + WIDTH * share / 2, y + 33, f"{share:.0%}", "on" if kind != "external" else "dark", anchor="middle")
-            x += WIDTH * share
+        share_bar(drawing, shares(allocator).items(), y + 19)
     return drawing.render().replace("<title>", f"<style>{STYLE}</style><title>", 1) + "\n"
 
 

@@ -8,12 +8,11 @@ Kinds of marks: ``run-0`` … for runs; ``waiting``, ``reading``, ``answering`` 
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from octavo.comparison.record import Comparison, Moment, RequestTimes, Run, Slots
-from octavo.comparison.svg import Drawing, Scale, count_axis, time_axis
+from octavo.comparison.record import Moment, RequestTimes, Run
+from octavo.comparison.svg import Drawing, Scale, count_axis, share_bar, time_axis
 
 WIDTH, HALF_WIDTH = 720, 352
 SLOT_KINDS = ("slot-tokens", "slot-promised", "slot-unused", "slot-free")
-MIN_LABELLED_SHARE = 0.06  # of a bar's width; less has no room for its percentage
 
 
 def draw_lanes(run: Run, seconds: float) -> str:
@@ -28,7 +27,7 @@ def draw_lanes(run: Run, seconds: float) -> str:
     scale = Scale(seconds, 6, HALF_WIDTH - 14)
     for index, request in enumerate(sorted(run.requests, key=_first_served)):
         _draw_lane(drawing, scale, request, 4 + index * height, 0.78 * height)
-    time_axis(drawing, scale, bottom, name="s")
+    time_axis(drawing, scale, bottom)
     return drawing.render()
 
 
@@ -53,11 +52,10 @@ def _draw_lane(drawing: Drawing, scale: Scale, request: RequestTimes, y: float, 
 def draw_running(runs: Sequence[Run]) -> str:
     """Draws the conversations at once of every run over time."""
     drawing = Drawing(WIDTH, 250, "conversations at once over time")
-    seconds = max(run.figures.seconds for run in runs)
-    across = Scale(seconds, 40, WIDTH - 20)
+    across = Scale(longest_run_s(runs), 40, WIDTH - 20)
     up = Scale(max(1, *(run.figures.peak_running for run in runs)), 218, 12)
     count_axis(drawing, up, across.start, across.end)
-    time_axis(drawing, across, up.start, name="s")
+    time_axis(drawing, across, up.start)
     for index, run in enumerate(runs):
         drawing.path(_steps(run.moments, run.figures.seconds, across, up), f"line run-{index}")
     return drawing.render()
@@ -79,17 +77,8 @@ def draw_slots(runs: Sequence[Run]) -> str:
         y = index * row
         drawing.text(0, y + 13, run.name, "name")
         if run.figures.slots is not None:
-            _draw_slot_bar(drawing, run.figures.slots, y + 19)
+            share_bar(drawing, zip(SLOT_KINDS, astuple(run.figures.slots), strict=True), y + 19)
     return drawing.render()
-
-
-def _draw_slot_bar(drawing: Drawing, slots: Slots, y: float) -> None:
-    x = 0.0
-    for share, kind in zip(astuple(slots), SLOT_KINDS, strict=True):
-        drawing.rect(x, y, WIDTH * share, 18, kind)
-        if share >= MIN_LABELLED_SHARE:
-            drawing.text(x + WIDTH * share / 2, y + 13, f"{share:.0%}", f"on {kind}-text", anchor="middle")
-        x += WIDTH * share
 
 
 def draw_bars(runs: Sequence[Run], values: Sequence[float | None], *, title: str, unit: str) -> str:
@@ -110,6 +99,6 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
-def longest_run_s(comparison: Comparison) -> float:
+def longest_run_s(runs: Sequence[Run]) -> float:
     """Returns the seconds of the run that took longest."""
-    return max(run.figures.seconds for run in comparison.runs)
+    return max(run.figures.seconds for run in runs)

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from octavo.comparison.charts import SLOT_KINDS, draw_bars, draw_lanes, draw_running, draw_slots, longest_run_s
 from octavo.comparison.lines import Headline, figure_rows, headlines
-from octavo.comparison.record import Comparison, Run, Spread
+from octavo.comparison.record import Comparison
 
 SLOT_NAMES = ("hold a token", "reserved for a later token", "allocated and empty", "free")
 
@@ -78,7 +78,7 @@ def _table(comparison: Comparison) -> str:
 
 
 def _lanes(comparison: Comparison) -> str:
-    seconds = longest_run_s(comparison)
+    seconds = longest_run_s(comparison.runs)
     knows_start = any(request.started is not None for run in comparison.runs for request in run.requests)
     kinds = [("waiting", "waiting" if knows_start else "waiting for the first token"), ("answering", "answering")]
     if knows_start:
@@ -104,14 +104,10 @@ def _slots(comparison: Comparison) -> str:
 def _speed(comparison: Comparison) -> str:
     runs = comparison.runs
     rates = [run.figures.answer_tokens_per_s for run in runs]
-    charts = [_figure("answer tokens per second", draw_bars(runs, rates, title="answer tokens per second", unit="tokens/s"))]
-    charts.append(_time_bars("mean time to first token", runs, [run.figures.ttft for run in runs]))
-    return f'<h2>Speed</h2>\n<div class="pair">{"".join(charts)}</div>'
-
-
-def _time_bars(title: str, runs: Sequence[Run], spreads: Sequence[Spread | None]) -> str:
-    seconds = [None if spread is None else spread.mean_ms / 1e3 for spread in spreads]
-    return _figure(title, draw_bars(runs, seconds, title=title, unit="s"))
+    first_tokens = [None if run.figures.ttft is None else run.figures.ttft.mean_ms / 1e3 for run in runs]
+    charts = (("answer tokens per second", rates, "tokens/s"), ("mean time to first token", first_tokens, "s"))
+    figures = "".join(_figure(title, draw_bars(runs, values, title=title, unit=unit)) for title, values, unit in charts)
+    return f'<h2>Speed</h2>\n<div class="pair">{figures}</div>'
 
 
 def _method(comparison: Comparison) -> str:

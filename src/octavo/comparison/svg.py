@@ -1,12 +1,15 @@
 """Drawing: shapes to one SVG element that a page can hold.
 
-Owns: the writing of elements, and axes with round numbers. Must not know: what is drawn. Colours are classes; the page has them.
+Owns: the writing of elements, axes with round numbers, and bars of shares. Must not know: what is drawn. Colours are classes; the
+page has them.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
+
+MIN_LABELLED_SHARE = 0.06  # of a bar's width; less has no room for its percentage
 
 
 @dataclass
@@ -71,21 +74,31 @@ class Scale:
         return [index * step for index in range(int(self.largest / step + 1e-9) + 1)]
 
 
-def time_axis(drawing: Drawing, scale: Scale, y: float, *, name: str) -> None:
+def time_axis(drawing: Drawing, scale: Scale, y: float) -> None:
     """Draws a horizontal axis of seconds with its ticks below it."""
     drawing.line(scale.start, y, scale.end, y, "axis")
     ticks = scale.ticks()
     for tick in ticks:
         drawing.line(scale(tick), y, scale(tick), y + 4, "axis")
-        label = f"{tick:g}" + (f" {name}" if tick == ticks[-1] else "")
-        drawing.text(scale(tick), y + 16, label, anchor="middle")
+        drawing.text(scale(tick), y + 16, f"{tick:g} s" if tick == ticks[-1] else f"{tick:g}", anchor="middle")
 
 
-def count_axis(drawing: Drawing, scale: Scale, left: float, right: float, shown: Callable[[float], str] = "{:g}".format) -> None:
+def count_axis(drawing: Drawing, scale: Scale, left: float, right: float) -> None:
     """Draws a vertical axis of numbers with lines across the image."""
     for tick in scale.ticks(5):
         drawing.line(left, scale(tick), right, scale(tick), "axis" if tick == 0 else "grid")
-        drawing.text(left - 6, scale(tick) + 4, shown(tick), anchor="end")
+        drawing.text(left - 6, scale(tick) + 4, f"{tick:g}", anchor="end")
+
+
+def share_bar(drawing: Drawing, parts: Iterable[tuple[str, float]], y: float) -> None:
+    """Draws a bar across the image, whose parts are kinds with their shares of the whole; they are labelled where there is room."""
+    x = 0.0
+    for kind, share in parts:
+        width = drawing.width * share
+        drawing.rect(x, y, width, 18, kind)
+        if share >= MIN_LABELLED_SHARE:
+            drawing.text(x + width / 2, y + 13, f"{share:.0%}", f"on {kind}-text", anchor="middle")
+        x += width
 
 
 def _number(value: float) -> str:
