@@ -78,23 +78,21 @@ class EngineKVPlan:
 
     def max_users(self, kv_bytes: int, context_tokens: int, shared_tokens: int) -> int:
         num_blocks = self.num_blocks(kv_bytes)
-        shared = self._shared_blocks(context_tokens, shared_tokens)
         growing = self._manager.blocks_needed(context_tokens, self.settings.step_tokens)
         if growing > num_blocks:
             return 0
-        decoding = max(1, self._manager.blocks_needed(context_tokens, 1) - shared)
+        decoding = max(1, self._own_blocks(context_tokens, shared_tokens))
         return 1 + max(0, num_blocks - int(self._manager.watermark_ratio * num_blocks) - growing) // decoding
 
     def users_bytes(self, num_users: int, context_tokens: int, shared_tokens: int) -> int:
         growing = self._manager.blocks_needed(context_tokens, self.settings.step_tokens)
-        decoding = self._manager.blocks_needed(context_tokens, 1) - self._shared_blocks(context_tokens, shared_tokens)
-        return (growing + (num_users - 1) * decoding) * self.layout.block_bytes
+        return (growing + (num_users - 1) * self._own_blocks(context_tokens, shared_tokens)) * self.layout.block_bytes
 
-    def _shared_blocks(self, context_tokens: int, shared_tokens: int) -> int:
-        """Returns the whole blocks of a common prefix that the last position of a context still sees."""
+    def _own_blocks(self, context_tokens: int, shared_tokens: int) -> int:
+        """Returns what a decoding sequence holds beside the whole blocks of a common prefix that its last position still sees."""
         num_whole = shared_tokens // self.settings.block_size
         first_seen = (first_visible_position(group.window, context_tokens - 1) // self.settings.block_size for group in self.groups)
-        return sum(max(0, num_whole - first) for first in first_seen)
+        return self._manager.blocks_needed(context_tokens, 1) - sum(max(0, num_whole - first) for first in first_seen)
 
 
 class FormulaKVPlan:
