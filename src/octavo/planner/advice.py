@@ -13,10 +13,10 @@ from math import floor
 
 from octavo.kernels.kv_layout import KV_DTYPES
 from octavo.planner.formats import KV_FORMATS, WEIGHT_FORMATS
+from octavo.planner.host_memory import format_gib
 from octavo.planner.plan import Plan, Planner
 from octavo.planner.weight_sizes import sizes_from_parameters
 
-GIB = 2**30
 FORMAT_GROUP = 256  # elements that are whole groups in every format
 
 
@@ -52,14 +52,14 @@ def find_reason(plan: Plan) -> str:
     budget, request, asked = plan.budget, plan.request, plan.asked
     if budget.shortage_bytes:
         return (
-            f"weights {_gib(budget.weight_bytes)}, workspace {_gib(budget.workspace_bytes)} and overhead "
-            f"{_gib(budget.overhead_bytes)}, or loading at its peak {_gib(budget.load_peak_bytes)}, "
-            f"are {_gib(budget.shortage_bytes)} more than the usable {_gib(budget.usable_bytes)}"
+            f"weights {format_gib(budget.weight_bytes)}, workspace {format_gib(budget.workspace_bytes)} and overhead "
+            f"{format_gib(budget.overhead_bytes)}, or loading at its peak {format_gib(budget.load_peak_bytes)}, "
+            f"are {format_gib(budget.shortage_bytes)} more than the usable {format_gib(budget.usable_bytes)}"
         )
     if asked is not None and asked.users_by_memory < request.num_users:
         return (
-            f"{_gib(budget.kv_bytes)} of KV memory hold {_users(asked.users_by_memory)} at {asked.context_tokens:,} tokens; "
-            f"{_users(request.num_users)} would take {_gib(request.num_users * asked.sequence_bytes)} without a shared prefix"
+            f"{format_gib(budget.kv_bytes)} of KV memory hold {_users(asked.users_by_memory)} at {asked.context_tokens:,} tokens; "
+            f"{_users(request.num_users)} would take {format_gib(request.num_users * asked.sequence_bytes)} without a shared prefix"
         )
     return (
         f"{_users(request.num_users)} would get less than {request.min_tokens_per_s:g} tokens/s each: "
@@ -124,7 +124,3 @@ def _smaller_weight_formats(planner: Planner) -> list[str]:
 
 def _users(count: int) -> str:
     return f"{count:,} user{'' if count == 1 else 's'}"
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / GIB:.2f} GiB"

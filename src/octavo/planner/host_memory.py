@@ -73,7 +73,7 @@ def read_host_memory(proc: Path = PROC, cgroup_root: Path = CGROUP_ROOT) -> Host
     remainder = min((max(0, limit - used) for limit, used in limits), default=left)
     if remainder < left:
         left = remainder
-        steps.append(MemoryStep(f"cgroup remainder {_gib(left)}", left, "a control group above this process allows no more"))
+        steps.append(MemoryStep(f"cgroup remainder {format_gib(left)}", left, "a control group above this process allows no more"))
     total = min([meminfo["MemTotal"], *(limit for limit, _ in limits)])
     return HostMemory(total, left, tuple(steps))
 
@@ -92,19 +92,21 @@ def read_meminfo(path: Path) -> dict[str, int]:
 
 def _available_steps(meminfo: dict[str, int]) -> list[MemoryStep]:
     available, cma, swap = meminfo["MemAvailable"], meminfo.get("CmaFree", 0), meminfo.get("SwapFree", 0)
-    steps = [MemoryStep(f"MemAvailable {_gib(available)}", available, "free memory and caches that can be dropped")]
+    steps = [MemoryStep(f"MemAvailable {format_gib(available)}", available, "free memory and caches that can be dropped")]
     if cma:
         left = max(0, available - cma)
-        steps.append(MemoryStep(f"CmaFree {_gib(cma)} subtracted", left, "counted as available, but it cannot be pinned"))
+        steps.append(MemoryStep(f"CmaFree {format_gib(cma)} subtracted", left, "counted as available, but it cannot be pinned"))
     if swap:
-        steps.append(MemoryStep(f"swap {_gib(swap)} not counted", steps[-1].num_bytes, "weights and KV in swap stop the machine"))
+        steps.append(
+            MemoryStep(f"swap {format_gib(swap)} not counted", steps[-1].num_bytes, "weights and KV in swap stop the machine")
+        )
     return steps
 
 
 def _huge_page_steps(meminfo: dict[str, int]) -> list[MemoryStep]:
     size = meminfo["HugePages_Free"] * meminfo["Hugepagesize"]
     why = "with huge pages set aside, allocations of unified memory come from them alone"
-    return [MemoryStep(f"free huge pages {_gib(size)}", size, why)]
+    return [MemoryStep(f"free huge pages {format_gib(size)}", size, why)]
 
 
 def cgroup_limits(own_cgroup: Path, cgroup_root: Path) -> list[tuple[int, int]]:
@@ -149,7 +151,8 @@ def _stat(path: Path, name: str) -> int:
     return next((int(value) for key, value in pairs if key == name), 0)
 
 
-def _gib(num_bytes: int) -> str:
+def format_gib(num_bytes: int) -> str:
+    """Returns a size in words."""
     return f"{num_bytes / 2**30:.2f} GiB"
 
 
