@@ -171,9 +171,8 @@ class Measurement:
         time_s = time.monotonic() - began
         num_ended = sum(delta.finish_reason is not None for delta in self._engine.step())
         stats = self._engine.stats()
-        slots = self._slots(stats.memory)
-        if num_ended and self._moments:  # what they had is free already: note what there was before
-            slots = self._moments[-1].slots
+        # What those that ended had is free already: note what there was before.
+        slots = self._moments[-1].slots if num_ended and self._moments else self._slots(stats.memory)
         self._moments.append(Moment(time_s, stats.num_running + num_ended, stats.num_waiting, slots))
 
     def _slots(self, stats: MemoryStats) -> Slots:
