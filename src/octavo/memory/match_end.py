@@ -3,7 +3,7 @@
 Owns: the reasons, and the memory of what was evicted lately. Must not know: how a match is found, when anything is evicted.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from enum import Enum
 
 from octavo.memory.content_key import next_key, node_key, root_key
@@ -56,38 +56,38 @@ class EndFinder:
             nodes: the whole blocks known, in order.
             num_tokens: length of the match.
         """
-        wanted = token_ids[: max(len(token_ids) - 1, 0)]
-        num_known = len(nodes) * self._block_size
-        if num_tokens == len(wanted):
+        num_wanted, num_known = max(len(token_ids) - 1, 0), len(nodes) * self._block_size
+        if num_tokens == num_wanted:
             return MatchEnd.ALL_MATCHED
         if num_tokens < num_known:
             return MatchEnd.WINDOW_GONE
         last = nodes[-1] if nodes else self._tree.roots.get(namespace)
-        rest = wanted[num_known:]
-        if self.evicted.has(root_key(namespace) if last is None else node_key(last), rest[: self._block_size]):
+        block = tuple(token_ids[num_known : min(num_known + self._block_size, num_wanted)])
+        if self.evicted.has(root_key(namespace) if last is None else node_key(last), block):
             return MatchEnd.EVICTED
-        if any(self._count_cached(root, wanted) > num_tokens for name, root in self._tree.roots.items() if name != namespace):
+        if len(block) == self._block_size and self._is_under_another_root(namespace, [*(node.token_ids for node in nodes), block]):
             return MatchEnd.OTHER_SALT
-        if (
-            num_tokens > 0
-            and last is not None
-            and any(child.owner is None and _parts(child, rest) for child in last.children.values())
-        ):
+        if num_tokens > 0 and last is not None and any(_parts(child, block) for child in last.children.values()):
             return MatchEnd.OTHER_TOKEN
         return MatchEnd.NO_CONTINUATION
 
-    def _count_cached(self, node: PrefixNode, token_ids: Sequence[int]) -> int:
-        """Returns how many tokens of a run the whole blocks below a node hold."""
-        size = self._block_size
-        for start in range(0, len(token_ids) - size + 1, size):
-            child = node.children.get(tuple(token_ids[start : start + size]))
-            if child is None or child.owner is not None:
-                return start
-            node = child
-        return len(token_ids) // size * size
+    def _is_under_another_root(self, namespace: Hashable, blocks: Sequence[tuple[int, ...]]) -> bool:
+        """Returns whether these whole blocks are cached in another namespace."""
+        first = blocks[0]  # nearly all roots lack this one already
+        roots = [root for root in self._tree.roots.values() if first in root.children]
+        return any(root.namespace != namespace and _is_cached(root, blocks) for root in roots)
 
 
-def _parts(child: PrefixNode, token_ids: Sequence[int]) -> bool:
-    """Returns whether a node has another token than those where both have one."""
-    length = common_head(child.token_ids, tuple(token_ids[: len(child.token_ids)]))
-    return length < min(len(child.token_ids), len(token_ids))
+def _is_cached(node: PrefixNode, blocks: Iterable[tuple[int, ...]]) -> bool:
+    """Returns whether a run of whole blocks below a node is computed."""
+    for block in blocks:
+        child = node.children.get(block)
+        if child is None or child.owner is not None:
+            return False
+        node = child
+    return True
+
+
+def _parts(child: PrefixNode, block: tuple[int, ...]) -> bool:
+    """Returns whether a computed node has another token than those of the block where both have one."""
+    return child.owner is None and common_head(child.token_ids, block) < min(len(child.token_ids), len(block))
