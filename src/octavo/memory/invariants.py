@@ -4,12 +4,13 @@ Owns: what must hold between pool, tables and tree at every moment. Must not kno
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 
 from octavo.memory.block_pool import BlockPool
 from octavo.memory.block_table import NO_BLOCK
 from octavo.memory.layer_groups import LayerGroup, first_visible_position
-from octavo.memory.prefix_tree import PrefixNode, PrefixTree
+from octavo.memory.prefix_tree import PrefixNode, PrefixTree, subtree
 from octavo.memory.sequence_cache import SequenceCache
 
 
@@ -65,14 +66,6 @@ def _check_writable_slots(cache: SequenceCache, pool: BlockPool, block_size: int
             assert num_reusable <= first_slot, f"block {block_id} is writable from slot {first_slot}, reusable to {num_reusable}"
 
 
-def _nodes(tree: PrefixTree) -> Iterator[PrefixNode]:
-    pending = list(tree.roots.values())
-    while pending:
-        node = pending.pop()
-        yield node
-        pending.extend(node.children.values())
-
-
 def _check_tree(
     tree: PrefixTree,
     pool: BlockPool,
@@ -81,7 +74,7 @@ def _check_tree(
     block_size: int,
 ) -> None:
     in_tree: dict[int, PrefixNode] = {}
-    for node in _nodes(tree):
+    for node in chain.from_iterable(map(subtree, tree.roots.values())):
         assert node.attached, "a removed node is still in the tree"
         assert node.sorted_keys == sorted(node.children), "sorted keys are not the children's keys"
         if node.parent is None:
