@@ -43,7 +43,7 @@ class BlockPool:
 
     @property
     def num_ids(self) -> int:
-        """Ids ever in use; storage must have room for this many blocks."""
+        """Ids ever in use, as many as the largest capacity that there was; storage must have room for this many blocks."""
         return len(self.ref_counts)
 
     @property
@@ -71,11 +71,6 @@ class BlockPool:
     def num_committed(self) -> int:
         """Blocks that may have pages: those handed out since their pages last went back to the system."""
         return len(self._committed)
-
-    @property
-    def largest_capacity(self) -> int:
-        """The largest capacity that there was."""
-        return len(self.ref_counts)
 
     def take(self) -> int:
         """Hands out a free block with one holder; there must be one."""

@@ -72,7 +72,7 @@ class KVManager:
     @property
     def largest_capacity(self) -> int:
         """The largest number of blocks that the pool has had."""
-        return self._pool.largest_capacity
+        return self._pool.num_ids
 
     @property
     def num_free_blocks(self) -> int:
