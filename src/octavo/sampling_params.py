@@ -56,6 +56,19 @@ def _reject(name: str, value: Any, allowed: str) -> RequestError:
     return RequestError(f"{name}={value!r} is not allowed: it must be {allowed}", field=name)
 
 
+def _check_whole(name: str, value: Any, lowest: int, highest: int, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise _reject(name, value, f"a whole number from {lowest} to {highest}")
+
+
+def _check_flags(params: object, *names: str) -> None:
+    for name in names:
+        if not isinstance(getattr(params, name), bool):
+            raise _reject(name, getattr(params, name), "true or false")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """The sampling fields of one request.
@@ -116,11 +129,9 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name, (lowest, highest, inclusive) in _RANGES.items():
             self._check_real(name, lowest, highest, inclusive)
-        for name, bounds in _WHOLE.items():
-            self._check_whole(name, *bounds)
-        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize"):
-            if not isinstance(getattr(self, name), bool):
-                raise _reject(name, getattr(self, name), "true or false")
+        for name, (fewest, most, optional) in _WHOLE.items():
+            _check_whole(name, getattr(self, name), fewest, most, optional=optional)
+        _check_flags(self, "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize")
         self._check_texts()
         self._check_token_ids()
         if self.best_of is not None and self.best_of < self.n:
@@ -137,13 +148,6 @@ class SamplingParams:
             raise _reject(name, value, allowed)
         if value < lowest or value > highest or (value == lowest and not inclusive):
             raise _reject(name, value, allowed)
-
-    def _check_whole(self, name: str, lowest: int, highest: int, optional: bool) -> None:
-        value = getattr(self, name)
-        if value is None and optional:
-            return
-        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-            raise _reject(name, value, f"a whole number from {lowest} to {highest}")
 
     def _check_texts(self) -> None:
         if isinstance(self.stop, str):
@@ -242,25 +246,17 @@ class BeamSearchParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        self._check_whole("num_beams", MAX_BEAMS)
-        for name, highest in (("n", self.num_beams), ("max_tokens", 2**31 - 1)):
-            if getattr(self, name) is not None:
-                self._check_whole(name, highest)
+        _check_whole("num_beams", self.num_beams, 1, MAX_BEAMS)
+        _check_whole("n", self.n, 1, self.num_beams, optional=True)
+        _check_whole("max_tokens", self.max_tokens, 1, 2**31 - 1, optional=True)
         penalty = self.length_penalty
         if isinstance(penalty, bool) or not isinstance(penalty, Real) or not abs(penalty) <= MAX_LENGTH_PENALTY:
             raise _reject("length_penalty", penalty, f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}")
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise _reject("early_stopping", self.early_stopping, 'true, false or "never"')
-        for name in ("ignore_eos", "skip_special_tokens"):
-            if not isinstance(getattr(self, name), bool):
-                raise _reject(name, getattr(self, name), "true or false")
+        _check_flags(self, "ignore_eos", "skip_special_tokens")
 
     @property
     def num_answers(self) -> int:
         """Answers that are returned."""
         return self.num_beams if self.n is None else self.n
-
-    def _check_whole(self, name: str, highest: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
-            raise _reject(name, value, f"a whole number from 1 to {highest}")
