@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 
 from octavo.tiers.record import PAGE_BYTES, RecordHeader, decode_header, encode_header, padded, record_bytes
@@ -87,9 +86,7 @@ class BlockFile:
         if not goes_straight:
             into[:] = record[PAGE_BYTES : PAGE_BYTES + self.block_bytes]
         header = decode_header(self._record[:PAGE_BYTES], self._fingerprint)
-        if header is None or header.payload_bytes != self.block_bytes or sha256(into).digest() != header.payload_digest:
-            return None
-        return header
+        return header if header is not None and header.describes(into) else None
 
     def clear(self) -> None:
         """Empties the file."""

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Protocol
 
 import numpy as np
@@ -212,7 +211,7 @@ class BlockIO:
 
     def _write(self, job: WriteJob) -> None:
         block = self._staged_block(job)
-        header = RecordHeader(job.key, job.group, job.token_ids, self._stamp, len(block), sha256(block).digest())
+        header = RecordHeader.of(block, key=job.key, group=job.group, token_ids=job.token_ids, stamp=self._stamp)
         self._stamp += 1
         self._file.write(job.slot, header, self._record(job))
 

@@ -19,6 +19,7 @@ import struct
 from array import array
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Self
 
 PAGE_BYTES = 4096  # what direct transfers to and from a disk are aligned to
 MAGIC = b"OCTAVOKV"
@@ -43,6 +44,15 @@ class RecordHeader:
     stamp: int
     payload_bytes: int
     payload_digest: bytes
+
+    @classmethod
+    def of(cls, block: memoryview, *, key: bytes, group: int, token_ids: tuple[int, ...], stamp: int) -> Self:
+        """Returns the header of a block with these bytes."""
+        return cls(key, group, token_ids, stamp, len(block), sha256(block).digest())
+
+    def describes(self, block: memoryview) -> bool:
+        """Returns whether these are the bytes of which the header was made."""
+        return len(block) == self.payload_bytes and sha256(block).digest() == self.payload_digest
 
 
 def padded(num_bytes: int) -> int:

@@ -162,7 +162,7 @@ class SessionFile:
         except OSError:  # as good as damaged
             return False
         header = decode_header(page, self._digest)
-        if header is None or num_read != block_bytes or header.payload_digest != sha256(into).digest():
+        if header is None or num_read != block_bytes or not header.describes(into):
             return False
         return (header.group, header.token_ids) == (place[1], self.description.tokens_of(place[0]))
 
@@ -175,7 +175,7 @@ def _encode_description(description: Mapping[str, Any]) -> bytes:
 
 
 def _write_record(file: BinaryIO, group: int, token_ids: tuple[int, ...], block: memoryview, fingerprint: bytes) -> None:
-    header = RecordHeader(bytes(32), group, token_ids, 0, len(block), sha256(block).digest())
+    header = RecordHeader.of(block, key=bytes(32), group=group, token_ids=token_ids, stamp=0)
     file.write(encode_header(header, fingerprint))
     file.write(block)
     file.write(bytes(padded(len(block)) - len(block)))
