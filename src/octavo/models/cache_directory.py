@@ -19,14 +19,24 @@ def cache_directory() -> Path:
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Writes a file so that other processes see all of it or nothing; the last of several writers wins."""
+    """Writes a file as `replacement` does, in a directory that may not exist yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacement(path) as file:
+        write(file)
+
+
+@contextmanager
+def replacement(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file that takes the place of ``path`` when the block ends, and is gone if the block raises.
+
+    Other processes see all of it or nothing; the last of several writers wins.
+    """
     import tempfile
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            write(file)
+            yield file
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -19,7 +19,6 @@ import os
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any, BinaryIO
 
 from octavo.errors import SnapshotError
 from octavo.memory.restore import Place
+from octavo.models.cache_directory import replacement
 from octavo.tiers.fingerprint import Fingerprint
 from octavo.tiers.record import PAGE_BYTES, RecordHeader, decode_header, encode_header, padded, record_bytes
 
@@ -92,22 +92,16 @@ def write_session(
         "places": list(blocks),
         "saved_at": time.time(),
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(_encode_description(description))
-            for (index, group), block in blocks.items():
-                own = tuple(token_ids[index * block_size : (index + 1) * block_size])
-                _write_record(file, group, own, block, fingerprint.digest)
-            file.flush()
-            os.fsync(file.fileno())
-            num_bytes = file.tell()
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    digest = fingerprint.digest
+    with replacement(path) as file:
+        file.write(_encode_description(description))
+        for (index, group), block in blocks.items():
+            own = tuple(token_ids[index * block_size : (index + 1) * block_size])
+            _write_record(file, group, own, block, digest)
+        file.flush()
+        os.fsync(file.fileno())
+        num_bytes = file.tell()
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     _sync_directory(path.parent)
     return num_bytes
 
