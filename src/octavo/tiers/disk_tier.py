@@ -13,13 +13,14 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from octavo.memory.content_key import next_key, node_key, root_key
 from octavo.memory.kv_manager import KVManager
 from octavo.memory.prefix_match import PrefixMatch
 from octavo.memory.prefix_tree import PrefixNode
 from octavo.memory.restore import Place, Restore
-from octavo.memory.tier_index import TierIndex
+from octavo.memory.tier_index import BlockName, TierIndex
 from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.sequence import Sequence
 from octavo.tiers.block_io import BlockIO, ReadJob, WriteJob
@@ -74,6 +75,13 @@ class _Reading:
     is_submitted: bool = False
 
 
+class _Link(NamedTuple):
+    """A block of a prefix: its content key and its tokens."""
+
+    key: bytes
+    token_ids: tuple[int, ...]
+
+
 class DiskTier:
     """Blocks of one memory on one disk.
 
@@ -88,7 +96,7 @@ class DiskTier:
         self._index = index
         self._block_bytes = block_bytes
         self._counts = TierStats()
-        self._writing: dict[tuple[bytes, int], WriteJob] = {}
+        self._writing: dict[BlockName, WriteJob] = {}
         self._reading: dict[ReadJob, tuple[_Reading, Place]] = {}
         self._readings: list[_Reading] = []
         kv.watch_evictions(self._on_evict)
@@ -132,16 +140,15 @@ class DiskTier:
         """
         if not self._counts.is_on or not len(self._index):
             return None
-        names, num_whole_tokens, places = self._plan(sequence, match)
+        chain, num_whole_tokens, places = self._plan(sequence, match)
         num_tokens = num_whole_tokens - match.num_tokens
         if num_tokens <= 0:
             return None
         if not self.costs.prefers_reading(len(places) + self._io.num_queued_reads, num_tokens):
             self._counts.num_unwanted_reads += 1
             return None
-        token_ids = sequence.token_ids[:num_whole_tokens]
-        jobs = {place: self._read_job(place, names[place[0]], token_ids) for place in places}
-        restore = self._kv.restorer.begin(token_ids, sequence.namespace, match.nodes, places)
+        jobs = {(index, group): self._read_job((chain[index].key, group), chain[index].token_ids) for index, group in places}
+        restore = self._kv.restorer.begin(sequence.token_ids[:num_whole_tokens], sequence.namespace, match.nodes, places)
         if restore is None:
             return None
         reading = _Reading(restore, sequence, list(jobs.values()), match.num_tokens, len(jobs), time.monotonic())
@@ -151,32 +158,29 @@ class DiskTier:
         self._readings.append(reading)
         return restore
 
-    def _read_job(self, place: Place, key: bytes, token_ids: list[int]) -> ReadJob:
-        index, group = place
-        size = self._kv.block_size
-        own = tuple(token_ids[index * size : (index + 1) * size])
-        slot = self._index.find((key, group), own)
+    def _read_job(self, name: BlockName, token_ids: tuple[int, ...]) -> ReadJob:
+        slot = self._index.find(name, token_ids)
         assert slot is not None, "a planned block is not on disk"
-        self._index.touch((key, group))
-        return ReadJob(slot, key, group, own)
+        self._index.touch(name)
+        return ReadJob(slot, *name, token_ids)
 
-    def _plan(self, sequence: Sequence, match: PrefixMatch) -> tuple[list[bytes], int, list[Place]]:
-        """Returns the keys of the prefix's blocks, how many tokens of it memory and disk have together, and what is to be read."""
+    def _plan(self, sequence: Sequence, match: PrefixMatch) -> tuple[list[_Link], int, list[Place]]:
+        """Returns the prefix's blocks, how many tokens of it memory and disk have together, and what is to be read."""
         size = self._kv.block_size
-        blocks = [tuple(sequence.token_ids[end - size : end]) for end in range(size, sequence.num_tokens, size)]
-        names: list[bytes] = []
-        key = root_key(sequence.namespace)
-        for index, own in enumerate(blocks):
+        chain = [_Link(node_key(node), node.token_ids) for node in match.nodes]
+        key = chain[-1].key if chain else root_key(sequence.namespace)
+        for end in range((len(chain) + 1) * size, sequence.num_tokens, size):
+            own = tuple(sequence.token_ids[end - size : end])
             key = next_key(key, own)
-            if index >= len(match.nodes) and not self._has_full_groups(key, own):
+            if not self._has_full_groups(key, own):
                 break
-            names.append(key)
+            chain.append(_Link(key, own))
 
         def is_on_disk(place: Place) -> bool:
             index, group = place
-            return self._index.find((names[index], group), blocks[index]) is not None
+            return self._index.find((chain[index].key, group), chain[index].token_ids) is not None
 
-        return names, *self._kv.restorer.longest(match.nodes, len(names) * size, is_on_disk)
+        return chain, *self._kv.restorer.longest(match.nodes, len(chain) * size, is_on_disk)
 
     def _has_full_groups(self, key: bytes, own: tuple[int, ...]) -> bool:
         return all(
