@@ -8,7 +8,7 @@ Invariants:
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -81,7 +81,7 @@ class MemoryGuard:
         self._next_reading = 0.0
         self._available_bytes = budget.available_bytes
         self._actions: Counter[str] = Counter()
-        self._events: list[MemoryEvent] = []
+        self._events: deque[MemoryEvent] = deque(maxlen=MAX_EVENTS)
 
     def tend(self) -> None:
         """Looks at the memory when it is time to, and does what is to be done."""
@@ -102,7 +102,8 @@ class MemoryGuard:
 
     def take_events(self) -> list[MemoryEvent]:
         """Returns what was done since the last call, the latest at the end."""
-        events, self._events = self._events, []
+        events = list(self._events)
+        self._events.clear()
         return events
 
     def stats(self) -> GuardStats:
@@ -131,7 +132,7 @@ class MemoryGuard:
 
     def _note(self, action: str, num_blocks: int) -> None:
         self._actions[action] += 1
-        self._events = [*self._events, MemoryEvent(action, num_blocks, self._available_bytes)][-MAX_EVENTS:]
+        self._events.append(MemoryEvent(action, num_blocks, self._available_bytes))
         logger.warning(
             "memory: %s%s; %s available, reserve %s",
             action.replace("_", " "),
