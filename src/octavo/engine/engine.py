@@ -118,18 +118,14 @@ class Engine:
             RequestError: a field cannot be honoured.
             CapacityError: it can never fit.
         """
-        check_order_and_salt(priority, cache_salt)
-        request_id = self._new_request_id(request_id)
-        prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
-        max_tokens = self._checker.max_total_tokens(prompt_input, params, self._scheduler, num_choices=params.num_choices)
+        request = self._new_request(prompt, params, request_id, priority, cache_salt, is_rendered=is_rendered)
+        max_tokens = self._checker.max_total_tokens(request.prompt, params, self._scheduler, num_choices=params.num_choices)
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
-        sampling = self._checker.sampling(prompt_input, params, seed, grammar)
-        request = new_request(request_id, prompt_input, params, priority, cache_salt)
+        sampling = self._checker.sampling(request.prompt, params, seed, grammar)
         request.retentions = read_retentions(retain)
         if params.prompt_logprobs is not None:
             request.prompt_logprobs = [None]
-        self._queue(request, self._in_flight.make_sequence(request, max_tokens, num_choices=params.num_choices), sampling)
-        return request_id
+        return self._queue(request, self._in_flight.make_sequence(request, max_tokens, num_choices=params.num_choices), sampling)
 
     def add_beam_search(
         self,
@@ -143,15 +139,13 @@ class Engine:
         retain: Retain | None = None,
     ) -> str:
         """Queues a prompt whose most likely continuations are searched with beams; its result has the best ones, best first."""
-        check_order_and_salt(priority, cache_salt)
-        request_id = self._new_request_id(request_id)
-        prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
-        search = self._checker.beam_search(prompt_input, params, self._scheduler)
-        request = new_request(request_id, prompt_input, greedy_params(params), priority, cache_salt)
+        request = self._new_request(prompt, greedy_params(params), request_id, priority, cache_salt, is_rendered=is_rendered)
+        search = self._checker.beam_search(request.prompt, params, self._scheduler)
         request.is_beam_search, request.retentions = True, read_retentions(retain)
-        num_tokens = len(prompt_input.token_ids)
+        num_tokens = len(request.prompt.token_ids)
         sequence = self._in_flight.make_sequence(request, num_tokens + search.max_answer_tokens)
-        self._queue(request, sequence, SamplingRequest(request.params, 0, 0, num_tokens, num_logprobs=search.num_candidates))
+        sampling = SamplingRequest(request.params, 0, 0, num_tokens, num_logprobs=search.num_candidates)
+        request_id = self._queue(request, sequence, sampling)
         self._beams[request_id] = BeamGroup(request, search, params, self._in_flight)
         return request_id
 
@@ -171,17 +165,14 @@ class Engine:
 
         The other arguments, the result and the errors are those of `add_request`.
         """
-        check_order_and_salt(priority, cache_salt)
         check_pooling(pooling)
-        request_id = self._new_request_id(request_id)
-        prompt_input = self._checker.prompt(prompt, is_rendered=False)
-        self._checker.check_embeddable(prompt_input, self._scheduler)
-        num_tokens = len(prompt_input.token_ids)
-        request = new_request(request_id, prompt_input, EMBEDDING_PARAMS, priority, cache_salt)
+        request = self._new_request(prompt, EMBEDDING_PARAMS, request_id, priority, cache_salt)
+        self._checker.check_embeddable(request.prompt, self._scheduler)
+        num_tokens = len(request.prompt.token_ids)
         sequence = self._in_flight.make_sequence(request, num_tokens)
         sequence.reads_cached_prefix = pooling == "last"  # a mean needs the hidden state of every token
-        self._queue(request, sequence, SamplingRequest(EMBEDDING_PARAMS, 0, 0, num_tokens, pooling=Pooling(pooling, num_tokens)))
-        return request_id
+        sampling = SamplingRequest(EMBEDDING_PARAMS, 0, 0, num_tokens, pooling=Pooling(pooling, num_tokens))
+        return self._queue(request, sequence, sampling)
 
     def has_request(self, request_id: str) -> bool:
         """Returns whether a request is in flight, or left so lately that `branch_point` knows it."""
@@ -423,16 +414,29 @@ class Engine:
 
     # ---- making things
 
-    def _new_request_id(self, request_id: str | None) -> str:
-        """Returns the caller's name for a request, or a free one."""
+    def _new_request(
+        self,
+        prompt: str | SequenceOf[int],
+        params: SamplingParams,
+        request_id: str | None,
+        priority: int,
+        cache_salt: str | None,
+        *,
+        is_rendered: bool = False,
+    ) -> Request:
+        """Checks what requests of every kind have, and returns one under the caller's name for it, or under a free one."""
+        check_order_and_salt(priority, cache_salt)
         if request_id in self._requests or request_id in self._finished:
             raise RequestError(f"request_id={request_id!r} is in use", field="request_id")
-        return request_id or self._free_request_id()
+        prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
+        return new_request(request_id or self._free_request_id(), prompt_input, params, priority, cache_salt)
 
-    def _queue(self, request: Request, sequence: Sequence, sampling: SamplingRequest) -> None:
+    def _queue(self, request: Request, sequence: Sequence, sampling: SamplingRequest) -> str:
+        """Hands a request's sequence to the scheduler; returns the request's id."""
         self._in_flight.track(request, sequence, sampling)
         self._requests[request.request_id] = request
         self._scheduler.add(sequence)
+        return request.request_id
 
     def _free_request_id(self) -> str:
         """Returns a name that no request has, whatever names callers chose."""
