@@ -116,10 +116,7 @@ class Scheduler:
         assert parent.cache is not None and parent.num_choices > 1, "a fork needs a running parent with seats to give"
         parent.num_choices -= 1
         child.arrival = next(self._arrivals)
-        child.cache = self.kv.fork(parent.cache)
-        child.num_hit_tokens = parent.num_hit_tokens
-        child.num_peak_computed_tokens = parent.num_peak_computed_tokens
-        self._start(child)
+        self._start_on_blocks_of(parent, child)
 
     def reserve_arrivals(self, num_arrivals: int) -> list[int]:
         """Returns places in the order of arrival for sequences that come later; each sequence has one of its own."""
@@ -133,10 +130,7 @@ class Scheduler:
         if parent.cache is None or self._num_seats() == 0:
             self.waiting.add(child)
             return
-        child.cache = self.kv.fork(parent.cache)
-        child.num_hit_tokens = parent.num_hit_tokens
-        child.num_peak_computed_tokens = parent.num_computed_tokens
-        self._start(child)
+        self._start_on_blocks_of(parent, child)
 
     def resume(self, sequence: Sequence) -> None:
         """Queues a sequence again that was suspended and has a new token; nothing happens to any other."""
@@ -408,6 +402,13 @@ class Scheduler:
         self._hand_out_prompt(sequence, start, num_tokens)
         self._promised_blocks += self._outstanding_blocks(sequence)
         return True
+
+    def _start_on_blocks_of(self, parent: Sequence, child: Sequence) -> None:
+        assert parent.cache is not None, "a running sequence holds a cache"
+        child.cache = self.kv.fork(parent.cache)
+        child.num_hit_tokens = parent.num_hit_tokens
+        child.num_peak_computed_tokens = parent.num_computed_tokens
+        self._start(child)
 
     def _start(self, sequence: Sequence) -> None:
         sequence.status = SequenceStatus.RUNNING
