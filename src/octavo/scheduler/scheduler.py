@@ -28,6 +28,7 @@ from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.prefix_reader import PrefixReader
 from octavo.scheduler.prompt_budget import PromptBudget
 from octavo.scheduler.sequence import Sequence, SequenceStatus, WaitReason
+from octavo.scheduler.victims import choose_victim, preemption_cost
 from octavo.scheduler.waiting_queue import WaitingQueue
 
 _arrival = attrgetter("arrival")
@@ -243,7 +244,8 @@ class Scheduler:
         cache = sequence.cache
         assert cache is not None, "a running sequence holds a cache"
         while not self.kv.allocate(cache, num_tokens):
-            victim = self._choose_victim(sequence)
+            taken = {id(entry.sequence) for entry in self._batch.entries}
+            victim = choose_victim(sequence, self._oldest, (other for other in self.running if id(other) not in taken))
             if victim is None:
                 self._was_denied = True
                 return False
@@ -254,22 +256,6 @@ class Scheduler:
         return True
 
     # ---- preemption
-
-    def _choose_victim(self, claimant: Sequence) -> Sequence | None:
-        """Returns the cheapest running sequence that has no tokens in this step yet, the claimant itself as a last resort."""
-        taken = {id(entry.sequence) for entry in self._batch.entries}
-        candidates = [s for s in self.running if id(s) not in taken and s is not claimant and s is not self._oldest]
-        if claimant is not self._oldest:  # the oldest may take from anybody, others from none that matters more
-            candidates = [sequence for sequence in candidates if sequence.priority >= claimant.priority]
-        if candidates:
-            return min(candidates, key=self._preemption_cost)
-        return claimant if claimant is not self._oldest else None
-
-    @staticmethod
-    def _preemption_cost(sequence: Sequence) -> tuple[int, int, int, int]:
-        """Least important first; then the least often preempted, so that none is thrown out again and again; then what costs
-        the fewest tokens to compute again; then the youngest."""
-        return -sequence.priority, sequence.num_preemptions, sequence.num_computed_tokens, -sequence.arrival
 
     def preempt_youngest(self) -> Sequence | None:
         """Takes the blocks of the sequence that arrived last, between two steps; None when only the oldest runs."""
@@ -290,7 +276,7 @@ class Scheduler:
         idle = [sequence for sequence in self.running if sequence.num_computed_tokens == sequence.num_tokens]
         if not idle or not self.waiting:
             return False
-        self._preempt(min(idle, key=self._preemption_cost))
+        self._preempt(min(idle, key=preemption_cost))
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
