@@ -31,6 +31,8 @@ from octavo.scheduler.sequence import Sequence, SequenceStatus, WaitReason
 from octavo.scheduler.victims import choose_victim, preemption_cost
 from octavo.scheduler.waiting_queue import WaitingQueue
 
+LETS_OTHERS_PASS = (WaitReason.PREFIX_IN_FLIGHT, WaitReason.PREFIX_BEING_READ)  # see invariant 5
+
 _arrival = attrgetter("arrival")
 
 
@@ -67,6 +69,7 @@ class Scheduler:
         self._arrivals = count()
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
         self._prompt_budget = PromptBudget(limits.attention_parity_tokens)
+        self._seats_left = 0  # for sequences that start in this step
         self._promised_blocks = 0  # that its running sequences still need for the tokens that they know
         self._oldest: Sequence | None = None  # of the running sequences that want tokens
         self._batch = ScheduledBatch()
@@ -307,44 +310,47 @@ class Scheduler:
         one token when the step began."""
         if not self.waiting:
             return
-        seats = self._num_seats()
+        self._seats_left = self._num_seats()
         self._promised_blocks = sum(map(self._outstanding_blocks, prefills))
         for sequence in list(islice(self.waiting, self.limits.max_num_seqs)):
-            if self.running and not self.is_admitting:
-                sequence.wait_reasons[WaitReason.MEMORY_SHORT] += 1
-                return
-            if self._prompt_budget.is_spent or sequence.num_choices > seats:
-                sequence.wait_reasons[WaitReason.BUDGET_SPENT if self._prompt_budget.is_spent else WaitReason.NO_SEAT] += 1
-                return
-            if sequence.awaited is not None and sequence.awaited.is_awaited:
-                sequence.wait_reasons[WaitReason.PREFIX_IN_FLIGHT] += 1
-                continue
-            if sequence.restore is not None and sequence.restore.is_pending:
-                sequence.wait_reasons[WaitReason.PREFIX_BEING_READ] += 1
-                continue
-            match = self.kv.match(sequence.token_ids, sequence.namespace) if sequence.reads_cached_prefix else None
-            sequence.awaited = match if match is not None and match.is_awaited else None
-            if sequence.awaited is not None:
-                sequence.wait_reasons[WaitReason.PREFIX_IN_FLIGHT] += 1
-                continue
-            if not self._has_room(sequence, match):
-                sequence.wait_reasons[WaitReason.NO_BLOCKS] += 1
-                return
-            if match is not None and self._begins_read(sequence, match):
-                sequence.wait_reasons[WaitReason.PREFIX_BEING_READ] += 1
-                seats -= sequence.num_choices
-                continue
-            # A hit on a part of a block needs that block and its copy at once: in a pool just large enough, go without.
-            if not self._open(sequence, match) and (self.running or not self._open(sequence, None)):
-                sequence.wait_reasons[WaitReason.NO_BLOCKS] += 1
-                return
-            seats -= sequence.num_choices
+            reason = self._try_to_start(sequence)
+            if reason is not None:
+                sequence.wait_reasons[reason] += 1
+                if reason not in LETS_OTHERS_PASS:
+                    return
+
+    def _try_to_start(self, sequence: Sequence) -> WaitReason | None:
+        """Starts a waiting sequence, or the reading of its prefix; returns why it still waits, None if it runs."""
+        if self.running and not self.is_admitting:
+            return WaitReason.MEMORY_SHORT
+        if self._prompt_budget.is_spent:
+            return WaitReason.BUDGET_SPENT
+        if sequence.num_choices > self._seats_left:
+            return WaitReason.NO_SEAT
+        if sequence.awaited is not None and sequence.awaited.is_awaited:
+            return WaitReason.PREFIX_IN_FLIGHT
+        if sequence.restore is not None and sequence.restore.is_pending:
+            return WaitReason.PREFIX_BEING_READ
+        match = self.kv.match(sequence.token_ids, sequence.namespace) if sequence.reads_cached_prefix else None
+        sequence.awaited = match if match is not None and match.is_awaited else None
+        if sequence.awaited is not None:
+            return WaitReason.PREFIX_IN_FLIGHT
+        if not self._has_room(sequence, match):
+            return WaitReason.NO_BLOCKS
+        if match is not None and self._begins_read(sequence, match):
+            return WaitReason.PREFIX_BEING_READ
+        # A hit on a part of a block needs that block and its copy at once: in a pool just large enough, go without.
+        is_open = self._open(sequence, match) or (not self.running and self._open(sequence, None))
+        return None if is_open else WaitReason.NO_BLOCKS
 
     def _begins_read(self, sequence: Sequence, match: PrefixMatch) -> bool:
         if self.prefix_reader is None or sequence.restore is not None:
             return False
         sequence.restore = self.prefix_reader.begin_read(sequence, match)
-        return sequence.restore is not None
+        if sequence.restore is None:
+            return False
+        self._seats_left -= sequence.num_choices
+        return True
 
     def _num_seats(self) -> int:
         """Returns how many more sequences may start, the choices of running requests counted that are still to fork."""
@@ -386,6 +392,7 @@ class Scheduler:
             sequence.match_end = end
         self._start(sequence)
         self._hand_out_prompt(sequence, start, num_tokens)
+        self._seats_left -= sequence.num_choices
         self._promised_blocks += self._outstanding_blocks(sequence)
         return True
 
