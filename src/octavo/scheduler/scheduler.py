@@ -24,6 +24,7 @@ from operator import attrgetter
 
 from octavo.errors import CapacityError
 from octavo.memory.kv_manager import KVManager, PrefixMatch
+from octavo.scheduler.admission_room import AdmissionRoom
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.prefix_reader import PrefixReader
 from octavo.scheduler.prompt_budget import PromptBudget
@@ -69,8 +70,12 @@ class Scheduler:
         self._arrivals = count()
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
         self._prompt_budget = PromptBudget(limits.attention_parity_tokens)
-        self._seats_left = 0  # for sequences that start in this step
-        self._promised_blocks = 0  # that its running sequences still need for the tokens that they know
+        self._room = AdmissionRoom(
+            kv,
+            max_num_seqs=limits.max_num_seqs,
+            max_step_tokens=limits.max_num_batched_tokens,
+            watermark_blocks=limits.watermark_blocks,
+        )
         self._oldest: Sequence | None = None  # of the running sequences that want tokens
         self._batch = ScheduledBatch()
         self.is_admitting = True  # False: as long as one runs, none is admitted
@@ -131,7 +136,7 @@ class Scheduler:
 
         It starts on the parent's blocks if the parent runs and there is a seat; else it is queued.
         """
-        if parent.cache is None or self._num_seats() == 0:
+        if parent.cache is None or self._room.count_seats(self.running) == 0:
             self.waiting.add(child)
             return
         self._start_on_blocks_of(parent, child)
@@ -310,8 +315,7 @@ class Scheduler:
         one token when the step began."""
         if not self.waiting:
             return
-        self._seats_left = self._num_seats()
-        self._promised_blocks = sum(map(self._outstanding_blocks, prefills))
+        self._room.start(self.running, prefills)
         for sequence in list(islice(self.waiting, self.limits.max_num_seqs)):
             reason = self._try_to_start(sequence)
             if reason is not None:
@@ -325,7 +329,7 @@ class Scheduler:
             return WaitReason.MEMORY_SHORT
         if self._prompt_budget.is_spent:
             return WaitReason.BUDGET_SPENT
-        if sequence.num_choices > self._seats_left:
+        if sequence.num_choices > self._room.num_seats:
             return WaitReason.NO_SEAT
         if sequence.awaited is not None and sequence.awaited.is_awaited:
             return WaitReason.PREFIX_IN_FLIGHT
@@ -335,7 +339,7 @@ class Scheduler:
         sequence.awaited = match if match is not None and match.is_awaited else None
         if sequence.awaited is not None:
             return WaitReason.PREFIX_IN_FLIGHT
-        if not self._has_room(sequence, match):
+        if self.running and not self._room.has_blocks(sequence, match):
             return WaitReason.NO_BLOCKS
         if match is not None and self._begins_read(sequence, match):
             return WaitReason.PREFIX_BEING_READ
@@ -349,31 +353,8 @@ class Scheduler:
         sequence.restore = self.prefix_reader.begin_read(sequence, match)
         if sequence.restore is None:
             return False
-        self._seats_left -= sequence.num_choices
+        self._room.take_seats(sequence)
         return True
-
-    def _num_seats(self) -> int:
-        """Returns how many more sequences may start, the choices of running requests counted that are still to fork."""
-        return self.limits.max_num_seqs - sum(sequence.num_choices for sequence in self.running)
-
-    def _has_room(self, sequence: Sequence, match: PrefixMatch | None) -> bool:
-        """True when the blocks for all known tokens are there beside what running sequences still need for theirs.
-
-        Counting the whole prompt, not its first chunk, keeps a long one from being admitted only to be thrown out again.
-        """
-        if not self.running:
-            return True
-        step_tokens = self.limits.max_num_batched_tokens
-        needed = self.kv.blocks_needed(sequence.num_tokens + 1, step_tokens) - (match.num_held_blocks if match else 0)
-        return needed + self._promised_blocks + self.limits.watermark_blocks <= self.kv.num_free_blocks
-
-    def _outstanding_blocks(self, sequence: Sequence) -> int:
-        """Returns how many blocks a running sequence still needs for its known tokens; what wants one token has them."""
-        if sequence.num_tokens - sequence.num_computed_tokens <= 1:
-            return 0
-        assert sequence.cache is not None, "a running sequence holds a cache"
-        needed = self.kv.blocks_needed(sequence.num_tokens + 1, self.limits.max_num_batched_tokens)
-        return max(0, needed - sequence.cache.num_blocks)
 
     def _open(self, sequence: Sequence, match: PrefixMatch | None) -> bool:
         end = match.find_end() if match is not None and sequence.num_hit_tokens is None else None
@@ -392,8 +373,8 @@ class Scheduler:
             sequence.match_end = end
         self._start(sequence)
         self._hand_out_prompt(sequence, start, num_tokens)
-        self._seats_left -= sequence.num_choices
-        self._promised_blocks += self._outstanding_blocks(sequence)
+        self._room.take_seats(sequence)
+        self._room.promise_blocks(sequence)
         return True
 
     def _start_on_blocks_of(self, parent: Sequence, child: Sequence) -> None:
