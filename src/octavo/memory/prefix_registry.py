@@ -66,13 +66,11 @@ class PrefixRegistry:
             return
         parent = self._lay_path(cache, token_ids)
         key = tuple(token_ids[index * self.block_size : cache.num_computed_tokens])
-        node = parent.children.get(key)
-        if node is None:
+        if key not in parent.children:
             _, length = self._tree.longest_head(parent, key, lambda child, _: child.is_complete())
             if length == offset:
                 return
-            node = self._tree.insert(parent, key, None)
-        self._tree.fill(node, [table.block_ids[index] for table in cache.tables])
+        self._tree.lay(parent, key, [table.block_ids[index] for table in cache.tables])
 
     def _lay_path(self, cache: SequenceCache, token_ids: Sequence[int]) -> PrefixNode:
         """Returns the node of the last whole computed block; where the path left the tree, it is laid again from the root."""
@@ -82,8 +80,6 @@ class PrefixRegistry:
         num_blocks = cache.num_computed_tokens // self.block_size
         for index in range(start, num_blocks):
             key = tuple(token_ids[index * self.block_size : (index + 1) * self.block_size])
-            child = node.children.get(key) or self._tree.insert(node, key, None)
-            self._tree.fill(child, [table.block_ids[index] for table in cache.tables])
-            node = child
+            node = self._tree.lay(node, key, [table.block_ids[index] for table in cache.tables])
         cache.node, cache.num_registered_blocks = node, num_blocks
         return node

@@ -130,6 +130,12 @@ class PrefixTree:
             node.block_ids[group] = block_id
             self._pool.set_content(block_id, node, quota_owner(node.root.namespace))
 
+    def lay(self, parent: PrefixNode, token_ids: tuple[int, ...], block_ids: Iterable[int]) -> PrefixNode:
+        """Returns the computed child with these tokens, made if there is none, with those of the blocks that it lacked."""
+        node = parent.children.get(token_ids) or self.insert(parent, token_ids, None)
+        self.fill(node, block_ids)
+        return node
+
     def longest_head(
         self, parent: PrefixNode, token_ids: tuple[int, ...], accepts: Callable[[PrefixNode, int], bool]
     ) -> tuple[PrefixNode | None, int]:

@@ -203,5 +203,4 @@ class PrefixRestorer:
         node = self._tree.root(restore.cache.namespace)
         for index in range(num_blocks):
             key = tuple(restore.token_ids[index * self._block_size : (index + 1) * self._block_size])
-            node = node.children.get(key) or self._tree.insert(node, key, None)
-            self._tree.fill(node, self._good_blocks(restore, index))
+            node = self._tree.lay(node, key, self._good_blocks(restore, index))
