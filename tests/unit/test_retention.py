@@ -146,7 +146,7 @@ def test_blocks_go_in_the_order_of_a_simple_model(operations):
         else:
             for _ in range(value):  # one eviction at a time: it may take a whole branch
                 if oracle.manager._pool.num_cached:
-                    oracle.manager._evict(oracle.manager._pool.oldest_cached())
+                    oracle.manager._supply.evict(oracle.manager._pool.oldest_cached())
             model.evict(value)
         oracle.check()
         assert cached_order(oracle) == model.order()

@@ -16,14 +16,14 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from octavo.memory.block_copies import BlockCopies
 from octavo.memory.block_map import BlockState, map_blocks
 from octavo.memory.block_pool import BlockPool
+from octavo.memory.block_supply import BlockSupply
 from octavo.memory.block_table import NO_BLOCK, BlockTable
 from octavo.memory.invariants import check_memory
 from octavo.memory.layer_groups import LayerGroup, blocks_needed, first_visible_position
 from octavo.memory.memory_stats import EventCounts, MemoryStats, count_slots
 from octavo.memory.prefix_match import PrefixMatch, PrefixMatcher
 from octavo.memory.prefix_registry import PrefixRegistry
-from octavo.memory.prefix_tree import PrefixNode, PrefixTree, quota_owner
-from octavo.memory.quotas import QuotaBook
+from octavo.memory.prefix_tree import PrefixNode, PrefixTree
 from octavo.memory.restore import PrefixRestorer
 from octavo.memory.retention import RetentionBook
 from octavo.memory.sequence_cache import SequenceCache
@@ -59,9 +59,10 @@ class KVManager:
         self._copies = BlockCopies()
         self._caches: set[SequenceCache] = set()
         self.retention = RetentionBook(self._tree, self._pool, groups, block_size)
-        self.quotas = QuotaBook()
-        self.restorer = PrefixRestorer(self._tree, self._pool, self._registry, self._caches, groups, self._make_free)
         self._events = EventCounts()
+        self._supply = BlockSupply(self._pool, self._tree, self._copies, self._matcher.ends.evicted, self._events)
+        self.quotas = self._supply.quotas
+        self.restorer = PrefixRestorer(self._tree, self._pool, self._registry, self._caches, groups, self._supply.make_free)
         self._enable_prefix_caching = enable_prefix_caching
 
     @property
@@ -131,7 +132,7 @@ class KVManager:
             self._pool.grow(num_blocks - self.capacity)
         else:
             num_gone = min(self.capacity - num_blocks, self._pool.num_available)
-            self._make_free(num_gone)
+            self._supply.make_free(num_gone)
             self._pool.shrink(num_gone)
         return self.capacity
 
@@ -145,11 +146,7 @@ class KVManager:
 
     def drop_cached(self, num_blocks: int) -> int:
         """Forgets up to ``num_blocks`` cached blocks, the next to be evicted first; returns how many."""
-        before = self._pool.num_cached
-        target = max(0, before - num_blocks)
-        while self._pool.num_cached > target:
-            self._make_free(self._pool.num_free + 1)
-        return before - self._pool.num_cached
+        return self._supply.drop_cached(num_blocks)
 
     def decommit(self, num_blocks: int) -> list[int]:
         """Returns up to ``num_blocks`` free blocks whose pages may go back to the system; call it as `drain_released`."""
@@ -195,15 +192,15 @@ class KVManager:
         num_new = max(0, -(-num_tokens // self.block_size) - cache.table_length)
         to_copy = self._tables_to_copy(cache)
         num_needed = num_new * len(cache.tables) + len(to_copy)
-        if num_needed > self._pool.num_available or not self._can_copy_to(len(to_copy)):
+        if num_needed > self._pool.num_available or not self._supply.can_copy_to(len(to_copy)):
             return False
         index = cache.num_computed_tokens // self.block_size
         for table in to_copy:
             source = table.block_ids[index]
-            table.replace(index, self._take_copy_of(source))
+            table.replace(index, self._supply.take_copy_of(source))
             cache.num_mirrored_blocks = min(cache.num_mirrored_blocks, index)
             self._pool.release(source)
-        self._make_free(num_new * len(cache.tables))
+        self._supply.make_free(num_new * len(cache.tables))
         for _ in range(num_new):
             for table in cache.tables:
                 table.append(self._pool.take())
@@ -263,7 +260,7 @@ class KVManager:
             self.retention.note_use(self._registry.path(cache, token_ids), cache.num_computed_tokens, cache.retentions)
         for block_id in reversed(cache.held_blocks()):  # the deepest is the first to be evicted
             self._pool.release(block_id)
-        self._keep_quota(cache.namespace)
+        self._supply.keep_quota(cache.namespace)
 
     # ---- tiers below -----------------------------------------------------------------------------------------------------
 
@@ -321,46 +318,6 @@ class KVManager:
 
     # ---- blocks ----------------------------------------------------------------------------------------------------------
 
-    def _make_free(self, num_blocks: int) -> None:
-        """Evicts cached blocks until ``num_blocks`` are free; as many must be available."""
-        while self._pool.num_free < num_blocks:
-            self._evict(self._pool.oldest_cached())
-
-    def _keep_quota(self, namespace: Hashable) -> None:
-        """Evicts cached blocks of the namespace's owner beyond its quota."""
-        owner = quota_owner(namespace)
-        limit = self.quotas.limit(owner, self._pool.capacity)
-        if limit is not None:
-            while self._pool.num_cached_of(owner) > limit:
-                self._evict(self._pool.oldest_cached_of(owner))
-
-    def _evict(self, block_id: int) -> None:
-        self._matcher.ends.evicted.add(self._tree.evict(block_id))
-        self._events.evictions += 1
-
-    def _can_copy_to(self, num_blocks: int) -> bool:
-        """Returns whether ``num_blocks`` are available that no copy still reads."""
-        if num_blocks == 0:
-            return True
-        num_read = sum(self._pool.ref_counts[source] == 0 for source in self._copies.sources())
-        return num_blocks <= self._pool.num_available - num_read
-
-    def _take_copy_of(self, source: int) -> int:
-        """Takes a block that no copy still reads, and queues the copy onto it."""
-        still_read = self._copies.sources()
-        put_aside = []
-        while True:
-            self._make_free(1)
-            block_id = self._pool.take()
-            if block_id not in still_read:
-                break
-            put_aside.append(block_id)
-        for other in put_aside:
-            self._pool.release(other)
-        self._copies.add(source, block_id)
-        self._events.copies += 1
-        return block_id
-
     def _tables_to_copy(self, cache: SequenceCache) -> list[BlockTable]:
         """Returns the tables whose next slot lies in a block that others hold, or that is reusable beyond that slot."""
         index, offset = divmod(cache.num_computed_tokens, self.block_size)
@@ -401,10 +358,10 @@ class KVManager:
         for block_id in match.tail.block_ids:
             self._pool.hold(block_id)  # neither evicted nor written while it is being copied
         self._hold_prefix(cache, match.nodes, match.num_tokens)
-        can_copy = self._can_copy_to(len(cache.tables))
+        can_copy = self._supply.can_copy_to(len(cache.tables))
         if can_copy:
             for table, source in zip(cache.tables, match.tail.block_ids, strict=True):
-                table.append(self._take_copy_of(source))
+                table.append(self._supply.take_copy_of(source))
         else:
             for block_id in reversed(cache.held_blocks()):
                 self._pool.release(block_id)
