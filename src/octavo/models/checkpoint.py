@@ -207,9 +207,7 @@ def _read_into(path: Path, name: str, offset: int, buffer: np.ndarray) -> None:
         while done < len(view):
             piece = view[done : done + READ_BYTES]
             num_cached = _read_cached(file.fileno(), piece, offset + done)
-            num_fetched = (
-                os.preadv(file.fileno(), [piece[num_cached:]], offset + done + num_cached) if num_cached < len(piece) else 0
-            )
+            num_fetched = os.preadv(file.fileno(), [piece[num_cached:]], offset + done + num_cached)
             if not num_cached + num_fetched:
                 raise CheckpointError(f"{path}: truncated: tensor {name!r} has {done} of {len(view)} bytes")
             done += num_cached + num_fetched
