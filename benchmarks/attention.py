@@ -8,7 +8,6 @@ reference, and each sequence alone against itself in the batch, bit for bit.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from octavo.kernels.operations import Operations
 from octavo.kernels.reference import ReferenceOperations
 from octavo.kernels.step_arrays import StepArrays
 from octavo.runner.kv_storage import KVStorage
-from reporting import commit, processor_name
+from reporting import save
 
 # (query heads, KV heads, head_dim, layers)
 MODELS = {
@@ -200,8 +199,7 @@ def main() -> None:
         for name, (batch, context, queries) in shapes.items():
             case = Case.make(ops, model, layout, batch=batch, context=context, queries=queries, shuffled=True)
             figures.append(measure(ops, case, name, arguments.num_threads))
-    report = {"benchmark": "attention", "commit": commit(), "processor": processor_name(), **vars(arguments)}
-    print(json.dumps(report | {"instruction_set": ops.instruction_set, "figures": figures}))
+    save("attention", {**vars(arguments), "instruction_set": ops.instruction_set, "figures": figures})
 
 
 if __name__ == "__main__":

@@ -20,13 +20,12 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from octavo import __version__
 from octavo.config import DEFAULT_MODEL
 from octavo.kernels.cpu import probe_machine
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.models.sources import resolve_model
 from peers.protocol import Result, Task
-from reporting import commit, processor_name
+from reporting import save
 from workloads import Workload, many_requests, one_request
 
 PEERS = Path(__file__).parent / "peers"
@@ -220,16 +219,12 @@ def main() -> None:
     runs = measure(everyone, workloads, rounds=arguments.rounds, num_threads=num_threads)
     print_table(everyone, runs, workloads)
     report = {
-        "commit": commit(),
-        "version": __version__,
-        "processor": processor_name(),
         "threads": num_threads,
         "machine": asdict(probe),
         "asked_again_alone": len(ALONE),
         "runs": [asdict(run) for run in runs],
     }
-    if arguments.output:
-        arguments.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    save("compare", report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 from octavo import LLM, SamplingParams
 from octavo.config import DEFAULT_MODEL
 from octavo.kernels.cpu_count import default_num_threads
-from reporting import describe_run, save
+from reporting import save
 from workloads import FIRST_TOKEN_ID
 
 FIRST_TOKEN = SamplingParams(max_tokens=1, temperature=0.0, logprobs=0, ignore_eos=True)
@@ -156,10 +156,7 @@ def main() -> None:
         steady = measure_steady(settings, Path(directory), arguments.repeats)
     print_table(restart, steady)
     parameters = {"model": Path(arguments.model).name, "num_threads": arguments.num_threads, "repeats": arguments.repeats}
-    save(
-        describe_run() | {"parameters": parameters, "restart": asdict(restart), "steady": asdict(steady)},
-        arguments.output,
-    )
+    save("disk_cache", {"parameters": parameters, "restart": asdict(restart), "steady": asdict(steady)}, arguments.output)
 
 
 if __name__ == "__main__":

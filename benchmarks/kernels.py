@@ -7,7 +7,6 @@ other in one recorded program. Each is first compared with numpy, and rows compu
 """
 
 import argparse
-import json
 import os
 import time
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ import numpy as np
 
 from octavo.kernels.cpu import CpuOperations, MachineRates, probe_machine
 from octavo.kernels.host_tensor import HostTensor
-from reporting import commit, processor_name
+from reporting import save
 
 # (outputs, inputs) of the products of one layer, and of the head.
 SHAPES = {
@@ -152,15 +151,12 @@ def main() -> None:
                 print_figure(figure)
                 figures.append(asdict(figure))
     report = {
-        "benchmark": "kernels",
-        "commit": commit(),
-        "processor": processor_name(),
         "instruction_set": ops.instruction_set,
         "num_threads": arguments.threads,
         "model": arguments.model,
         "figures": figures,
     }
-    print(json.dumps(report))
+    save("kernels", report)
 
 
 if __name__ == "__main__":

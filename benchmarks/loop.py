@@ -33,7 +33,7 @@ from octavo.runner.batch_arrays import BatchArrays
 from octavo.runner.kv_storage import KVStorage
 from octavo.runner.model_runner import ModelRunner
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
-from reporting import describe_run, save
+from reporting import save
 
 BLOCK_SIZE = 16
 NUM_STEPS = 160  # ten blocks per sequence
@@ -156,7 +156,7 @@ def main() -> None:
             parts = time_steps(files, windows, *case)
             rows.append({"layout": layout, "sequences": case[0], "context": case[1], "target_ms": TARGETS_MS.get(case), **parts})
             print(f"  {case[0]:4} of {case[1]:5} tokens  " + "  ".join(f"{name} {value:.3f}" for name, value in parts.items()))
-    save({"benchmark": "loop", **describe_run(), "rows": rows}, arguments.output)
+    save("loop", {"rows": rows}, arguments.output)
 
 
 if __name__ == "__main__":

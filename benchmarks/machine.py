@@ -7,11 +7,11 @@ caches, and multiply in registers. They are the limits that the other benchmarks
 """
 
 import argparse
-import json
 from dataclasses import asdict
 
 from octavo.kernels.cpu import instruction_sets, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
+from reporting import save
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     print(f"{num_threads} threads, {instruction_sets()[0]}")
     for name, rate in rates.items():
         print(f"  {name:<18} {rate:8.1f}" if rate else f"  {name:<18}     none")
-    print(json.dumps({"num_threads": num_threads, "instruction_set": instruction_sets()[0], **rates}))
+    save("machine", {"num_threads": num_threads, "instruction_set": instruction_sets()[0], **rates})
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from octavo.memory.reservation_policies import Policy, reserve_maximum, reserve_
 from octavo.memory.reserving_manager import ReservingManager
 from octavo.planner.host_memory import read_host_memory
 from offline import parameters, prompts
-from reporting import describe_run, save
+from reporting import save
 from workloads import log_normal_lengths, many_requests, one_request
 
 MIB = 2**20
@@ -260,7 +260,7 @@ def main() -> None:
         "check": lambda: measure_check(arguments.model),
     }
     figures = {name: measurements[name]() for name in arguments.only.split(",")}
-    save({"benchmark": "memory", **describe_run(), "model": arguments.model, "figures": figures}, arguments.output)
+    save("memory", {"model": arguments.model, "figures": figures}, arguments.output)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ Times are processor time of this thread, so that other processes disturb them li
 of a decode step as well, since some steps take new blocks. The invariants are checked before anything is timed.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Sequence
 
 from octavo.memory.kv_manager import KVManager
 from octavo.memory.layer_groups import LayerGroup, group_layers
+from reporting import save
 
 BLOCK_SIZE = 16
 PROMPT_TOKENS = 512
@@ -83,7 +83,7 @@ def main() -> None:
         print(f"{layout} ({len(groups)} layer groups), microseconds")
         for name, values in results[layout].items():
             print(f"  {name:32}" + "  ".join(f"{key} {value:.2f}" for key, value in values.items()))
-    print(json.dumps({"benchmark": "memory_accounting", "block_size": BLOCK_SIZE, "results": results}))
+    save("memory_accounting", {"block_size": BLOCK_SIZE, "results": results})
 
 
 if __name__ == "__main__":

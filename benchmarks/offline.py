@@ -21,7 +21,7 @@ from octavo import LLM, RequestOutput, SamplingParams
 from octavo.config import DEFAULT_MODEL, KV_DTYPES, WEIGHT_FORMATS
 from octavo.kernels.cpu import MachineRates, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
-from reporting import describe_run, save
+from reporting import save
 from workloads import (
     NUM_SHARING,
     OWN_TOKENS,
@@ -219,15 +219,13 @@ def main() -> None:
         timings.append(measure(llm, workload, repeats=arguments.repeats))
         print_row(timings[-1], probes[name])
     report = {
-        "benchmark": "offline",
-        **describe_run(),
         "parameters": {"model": arguments.model, **settings, "repeats": arguments.repeats},
         "weights_bytes": llm.stats().weights_bytes,
         "peak_resident_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "machine": {name: asdict(probe) for name, probe in probes.items()},
         "timings": [asdict(timing) for timing in timings],
     }
-    save(report, arguments.output)
+    save("offline", report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ are then timed in turn, and the ratio is the median over the pairs.
 """
 
 import argparse
-import json
 import time
 
 import numpy as np
@@ -16,7 +15,7 @@ from attention import MODELS, Case, check
 from octavo.kernels.cpu import CpuOperations, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.kernels.kv_layout import KVLayout
-from reporting import commit, processor_name
+from reporting import save
 
 BLOCK_SIZES = (16, 32, 64, 128)
 NUM_PAIRS = 40
@@ -82,8 +81,7 @@ def main() -> None:
         records.append(record)
         outputs.append(output.tobytes())
     assert len(set(outputs)) == 1, "block sizes give different bits"
-    report = {"benchmark": "paging", "commit": commit(), "processor": processor_name(), **vars(arguments)}
-    print(json.dumps(report | {"instruction_set": ops.instruction_set, "figures": records}))
+    save("paging", {**vars(arguments), "instruction_set": ops.instruction_set, "figures": records})
 
 
 if __name__ == "__main__":

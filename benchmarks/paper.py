@@ -8,7 +8,6 @@ same means, and a step takes the time of a roofline. Prints tables, what is more
 """
 
 import argparse
-import json
 import random
 from dataclasses import asdict, dataclass
 
@@ -17,6 +16,7 @@ from octavo.simulator.report import Report
 from octavo.simulator.settings import SimulationSettings, simulate
 from octavo.simulator.sharing import BlockCounts, count_blocks
 from octavo.simulator.step_time import A100_40GB, OPT_13B
+from reporting import save
 
 FAR_OFF_RATIO = 0.15
 RATES = {"sharegpt": 2.0, "alpaca": 30.0}  # requests per second
@@ -180,7 +180,7 @@ def main() -> None:
         show(title, lines)
     tables |= later
     explain([line for lines in tables.values() for line in lines])
-    print(json.dumps({title: [asdict(line) for line in lines] for title, lines in tables.items()}))
+    save("paper", {title: [asdict(line) for line in lines] for title, lines in tables.items()})
 
 
 if __name__ == "__main__":

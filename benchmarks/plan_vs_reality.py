@@ -15,7 +15,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from reporting import commit, processor_name
+from reporting import save
 
 NUM_EXTRA = 3
 FIRST_TOKEN_ID = 256  # below it lie the control tokens of common vocabularies
@@ -155,7 +155,7 @@ def main() -> None:
         outcomes.append(measure(case, arguments.num_threads))
         print_row(outcomes[-1])
     cases = [asdict(outcome) | {"error": round(outcome.error, 4)} for outcome in outcomes]
-    print(json.dumps({"benchmark": "plan_vs_reality", "commit": commit(), "processor": processor_name(), "cases": cases}))
+    save("plan_vs_reality", {"cases": cases})
     wrong = [outcome for outcome in outcomes if outcome.users != outcome.planned_users or abs(outcome.error) > MAX_ERROR]
     sys.exit(1 if wrong else 0)
 

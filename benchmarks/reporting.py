@@ -13,19 +13,26 @@ from octavo import __version__
 from octavo.kernels.processor import processor_name
 
 
-def describe_run() -> dict[str, Any]:
-    """Returns what a reader must know to compare figures."""
-    return {"commit": commit(), "version": __version__, "python": platform.python_version(), "processor": processor_name()}
+def save(benchmark: str, figures: dict[str, Any], path: Path | None = None) -> None:
+    """Prints a benchmark's figures, behind what a reader must know to compare them, as one line of JSON.
 
-
-def save(report: dict[str, Any], path: Path | None) -> None:
-    """Prints a report as one line of JSON and writes it to ``path``, where one is given."""
+    Args:
+        path: file to write the same to.
+    """
+    report = {
+        "benchmark": benchmark,
+        "commit": _commit(),
+        "version": __version__,
+        "python": platform.python_version(),
+        "processor": processor_name(),
+        **figures,
+    }
     if path is not None:
         path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(report))
 
 
-def commit() -> str:
+def _commit() -> str:
     """Returns the checkout's commit, or "unknown" outside one."""
     root = Path(__file__).parent
     result = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)

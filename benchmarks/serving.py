@@ -17,9 +17,9 @@ import time
 import urllib.request
 from dataclasses import dataclass
 
-from octavo import LLM, SamplingParams, __version__
+from octavo import LLM, SamplingParams
 from octavo.config import DEFAULT_MODEL
-from reporting import commit, processor_name
+from reporting import save
 from workloads import Workload, many_requests, one_request
 
 KV_MEMORY = "1GiB"
@@ -157,9 +157,6 @@ def main() -> None:
     print(f"offline {rates[0]:8.1f} output tokens/s\nserved  {rates[1]:8.1f} output tokens/s, {ratio:.1%} of offline")
     print(f"first token over HTTP {overhead_ms:.2f} ms after the engine's own\nready {restart_s:.2f} s after kill -9")
     report = {
-        "commit": commit(),
-        "version": __version__,
-        "processor": processor_name(),
         "parameters": vars(arguments),
         "offline_tokens_per_s": rates[0],
         "served_tokens_per_s": rates[1],
@@ -167,7 +164,7 @@ def main() -> None:
         "first_token_overhead_ms": overhead_ms,
         "restart_s": restart_s,
     }
-    print(json.dumps(report))
+    save("serving", report)
 
 
 if __name__ == "__main__":

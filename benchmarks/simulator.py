@@ -13,7 +13,7 @@ from pathlib import Path
 
 from octavo.simulator.settings import SimulationSettings, simulate
 from octavo.simulator.step_time import A100_40GB, OPT_13B
-from reporting import describe_run, save
+from reporting import save
 
 NUM_USERS = 1000
 
@@ -47,7 +47,7 @@ def main() -> None:
     }
     for name, figure in figures.items():
         print(f"{name:<40}{figure:>12,}")
-    save({"benchmark": "simulator", **describe_run(), **figures}, arguments.output)
+    save("simulator", figures, arguments.output)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from octavo import LLM, SamplingParams
 from octavo.config import DEFAULT_MODEL
-from reporting import describe_run, save
+from reporting import save
 from workloads import random_prompts
 
 NUM_DECODES = 16
@@ -82,11 +82,10 @@ def main() -> None:
     beside = run(llm, prompts, num_output_tokens, long_prompt)
     if alone["answers"] != beside["answers"]:
         sys.exit("the long prompt changed an answer")
-    report = {"benchmark": "stalls", **describe_run(), "parameters": {"model": arguments.model, "dtype": arguments.dtype}}
-    report |= summarise(beside)
+    report = {"parameters": {"model": arguments.model, "dtype": arguments.dtype}, **summarise(beside)}
     for name in ("median_before_ms", "median_ms", "slowest_ms", "slowest_to_median", "slowest_to_before", "long_prompt_ttft_ms"):
         print(f"{name:22}{report[name]:10.2f}")
-    save(report, arguments.output)
+    save("stalls", report, arguments.output)
 
 
 def summarise(result: dict) -> dict[str, float]:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from octavo.config import DEFAULT_MODEL
-from reporting import describe_run, save
+from reporting import save
 
 PROMPT = "The capital of France is"
 TARGET_S = 0.8  # to the first token, from the file's own weights
@@ -68,10 +68,7 @@ def main() -> None:
         for name, command in commands.items():
             figures[name] = measure(command, environment, arguments.repeats)
             print(f"{name:38}median {figures[name]['median_s']:6.3f} s   least {figures[name]['least_s']:6.3f} s")
-    save(
-        {"benchmark": "start", **describe_run(), "target_s": TARGET_S, "repeats": arguments.repeats, "figures": figures},
-        arguments.output,
-    )
+    save("start", {"target_s": TARGET_S, "repeats": arguments.repeats, "figures": figures}, arguments.output)
 
 
 if __name__ == "__main__":

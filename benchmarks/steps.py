@@ -7,7 +7,6 @@ that the same run probed: a product's weights have to be read once, and its arit
 """
 
 import argparse
-import json
 import time
 from dataclasses import asdict
 
@@ -19,7 +18,7 @@ from octavo.kernels.cpu import CpuOperations, OperationTime, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.models.model_files import load_model_files
 from octavo.models.weights import load_weights
-from reporting import commit, processor_name
+from reporting import save
 from workloads import Workload, many_requests, one_request
 
 KV_MEMORY = "1GiB"
@@ -81,8 +80,7 @@ def main() -> None:
         print(f"read {probe.read_gb_per_s:.1f} GB/s, fp32 {probe.fp32_gflop_per_s:.0f} GFLOP/s")
         record = {"workload": workload.name, "num_steps": num_steps, "seconds": seconds, "machine": asdict(probe)}
         figures.append(record | {"operations": {operation: asdict(total) for operation, total in times.items()}})
-    report = {"benchmark": "steps", "commit": commit(), "processor": processor_name(), **vars(arguments)}
-    print(json.dumps(report | {"instruction_set": operations.instruction_set, "figures": figures}))
+    save("steps", {**vars(arguments), "instruction_set": operations.instruction_set, "figures": figures})
 
 
 if __name__ == "__main__":
