@@ -23,6 +23,7 @@ from pathlib import Path
 from octavo.config import DEFAULT_MODEL
 from octavo.kernels.cpu import probe_machine
 from octavo.kernels.cpu_count import default_num_threads
+from octavo.models.model_files import load_model_files
 from octavo.models.sources import resolve_model
 from peers.protocol import Result, Task
 from reporting import save
@@ -212,7 +213,7 @@ def main() -> None:
     """Measures, prints, saves."""
     arguments = read_arguments()
     num_threads = default_num_threads()
-    vocab_size = 49152
+    vocab_size = load_model_files(DEFAULT_MODEL).tokenizer.vocab_size
     workloads = [one_request(vocab_size), many_requests(vocab_size)]
     everyone = contestants(arguments)
     probe = probe_machine(num_threads)
