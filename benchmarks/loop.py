@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from memory_accounting import BLOCK_SIZE, DECODE_STEPS, LAYOUTS
 from octavo import SamplingParams
 from octavo.config import DEFAULT_MODEL
 from octavo.engine.engine import Engine
@@ -35,10 +36,7 @@ from octavo.runner.model_runner import ModelRunner
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
 from reporting import save
 
-BLOCK_SIZE = 16
-NUM_STEPS = 160  # ten blocks per sequence
 MAX_MODEL_LEN = 8192
-LAYOUTS = {"30 full layers": [None] * 30, "Gemma 3 270M": ([512] * 5 + [None]) * 3}
 CASES = [(1, 512), (64, 512), (256, 512), (512, 512), (64, 7936)]  # (sequences, prompt tokens)
 TARGETS_MS = {(64, 512): 0.4, (512, 512): 2.0}
 
@@ -112,13 +110,13 @@ def time_steps(files: ModelFiles, windows: list[int | None], num_seqs: int, num_
     """Returns the milliseconds per step of each part while ``num_seqs`` sequences decode."""
     watch = Stopwatch()
     engine = build(files, windows, num_seqs, num_seqs * num_prompt_tokens, watch)
-    params = SamplingParams(temperature=0.0, max_tokens=NUM_STEPS + 2)
+    params = SamplingParams(temperature=0.0, max_tokens=DECODE_STEPS + 2)
     for first in range(num_seqs):  # staggered, so that about one sequence in sixteen takes a new block in a step
         engine.add_request([first, *range(num_prompt_tokens - first % BLOCK_SIZE - 1)], params)
     engine.step()  # all prompts
     engine.check_invariants()
     times: dict[str, list[float]] = defaultdict(list)
-    for _ in range(NUM_STEPS):
+    for _ in range(DECODE_STEPS):
         watch.seconds.clear()
         started = time.thread_time()
         deltas = engine.step()
