@@ -11,7 +11,6 @@ of JSON last.
 """
 
 import argparse
-import random
 import statistics
 import tempfile
 import time
@@ -23,7 +22,7 @@ from octavo import LLM, SamplingParams
 from octavo.config import DEFAULT_MODEL
 from octavo.kernels.cpu_count import default_num_threads
 from reporting import save
-from workloads import FIRST_TOKEN_ID
+from workloads import random_prompts
 
 FIRST_TOKEN = SamplingParams(max_tokens=1, temperature=0.0, logprobs=0, ignore_eos=True)
 STEADY_REQUESTS, STEADY_PROMPT_TOKENS, STEADY_ANSWER_TOKENS = 12, 192, 32
@@ -58,8 +57,8 @@ class Steady:
 
 def prompt_of(num_tokens: int, vocab_size: int, seed: int) -> dict[str, list[int]]:
     """Returns a prompt of random token ids."""
-    source = random.Random(seed)
-    return {"prompt_token_ids": [source.randrange(FIRST_TOKEN_ID, vocab_size) for _ in range(num_tokens)]}
+    (token_ids,) = random_prompts([num_tokens], vocab_size=vocab_size, seed=seed)
+    return {"prompt_token_ids": token_ids}
 
 
 def first_token(llm: LLM, prompt: dict[str, list[int]]) -> tuple[float, object]:

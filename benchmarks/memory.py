@@ -14,7 +14,6 @@ Prints tables, and one line of JSON last.
 """
 
 import argparse
-import random
 import statistics
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from octavo.memory.reserving_manager import ReservingManager
 from octavo.planner.host_memory import read_host_memory
 from offline import parameters, prompts
 from reporting import save
-from workloads import log_normal_lengths, many_requests, one_request
+from workloads import log_normal_lengths, many_requests, one_request, random_prompts
 
 MIB = 2**20
 HELD_BYTES, MEAN_TOKENS, MAX_TOKENS, SYSTEM_TOKENS = 256 * MIB, 512, 8192, 256
@@ -106,11 +105,10 @@ def measure_held() -> dict[str, Any]:
 
 def measure_chat(llm: LLM) -> dict[str, Any]:
     """Returns, for each turn, the tokens that had been computed in an earlier turn and are computed again."""
-    source = random.Random(1)
     history: list[int] = []
     num_known, again = 0, []
-    for _ in range(NUM_TURNS):
-        history += [source.randrange(256, llm.engine.vocab_size) for _ in range(USER_TOKENS)]
+    for said in random_prompts([USER_TOKENS] * NUM_TURNS, vocab_size=llm.engine.vocab_size):
+        history += said
         params = SamplingParams(max_tokens=ANSWER_TOKENS, temperature=0.0, ignore_eos=True, detokenize=False)
         (output,) = llm.generate({"prompt_token_ids": history}, params)
         again.append(max(0, num_known - output.num_prefix_hit_tokens))
@@ -180,8 +178,8 @@ def measure_hog(model: str) -> dict[str, Any]:
     """Returns rates and physical memory before, during and after a hog."""
     reserve = max(0, read_host_memory().allocatable_bytes - HOG_MARGIN_BYTES)
     llm = LLM(model, memory_reserve=reserve, kv_memory="512MiB")
-    source = random.Random(2)
-    rounds = [[[source.randrange(256, llm.engine.vocab_size) for _ in range(80)] for _ in range(12)] for _ in range(2)]
+    drawn = random_prompts([80] * 24, vocab_size=llm.engine.vocab_size)
+    rounds = [drawn[:12], drawn[12:]]
     expected = [serve_round(llm, each)[0] for each in rounds]
     figures: dict[str, Any] = {}
 

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from reporting import save
+from workloads import FIRST_TOKEN_ID
 
 NUM_EXTRA = 3
-FIRST_TOKEN_ID = 256  # below it lie the control tokens of common vocabularies
 MAX_ERROR = 0.03
 
 

@@ -50,9 +50,9 @@ def log_normal_lengths(count: int, *, mean: float, low: int, high: int, seed: in
     return [min(max(round(source.lognormvariate(mu, LOG_NORMAL_SIGMA)), low), high) for _ in range(count)]
 
 
-def random_prompts(lengths: list[int], *, vocab_size: int) -> list[list[int]]:
+def random_prompts(lengths: list[int], *, vocab_size: int, seed: int = TOKEN_SEED) -> list[list[int]]:
     """Returns one prompt of random token ids for each length."""
-    source = random.Random(TOKEN_SEED)
+    source = random.Random(seed)
     return [[source.randrange(FIRST_TOKEN_ID, vocab_size) for _ in range(length)] for length in lengths]
 
 
