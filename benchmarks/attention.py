@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.kernels.cpu import CpuOperations, probe_machine
+from octavo.kernels.cpu import CpuOperations, CpuProgram, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.kernels.kv_layout import KVLayer, KVLayout
 from octavo.kernels.operations import Operations
@@ -70,8 +70,8 @@ class Case:
         )
         return Case(num_q_heads, kv, step, np.random.default_rng(2).standard_normal((rows, width), np.float32))
 
-    def attend(self, ops: Operations) -> np.ndarray:
-        """Returns the attention's output."""
+    def attend(self, ops: Operations | CpuProgram) -> np.ndarray:
+        """Computes, or records, the attention; returns its output."""
         head_dim = self.kv.layout.head_dim
         out = np.empty((len(self.qkv), self.num_q_heads * head_dim), np.float32)
         ops.paged_attention(self.qkv, self.kv, self.step, 0, out, num_q_heads=self.num_q_heads, scale=head_dim**-0.5)
@@ -79,9 +79,8 @@ class Case:
 
     def runner(self, ops: CpuOperations) -> Callable[[], None]:
         """Returns a function that runs the recorded operation once."""
-        program, head_dim = ops.record(), self.kv.layout.head_dim
-        out = np.empty((len(self.qkv), self.num_q_heads * head_dim), np.float32)
-        program.paged_attention(self.qkv, self.kv, self.step, 0, out, num_q_heads=self.num_q_heads, scale=head_dim**-0.5)
+        program = ops.record()
+        self.attend(program)
         return lambda: program.run(len(self.qkv), len(self.step.context_lens))
 
     def sequence(self, index: int, num_queries: int) -> "Case":
