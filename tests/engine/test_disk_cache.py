@@ -54,11 +54,16 @@ def one_by_one(engine, prompts):
     return outputs
 
 
+def fill_disk(models, directory, prompt, **options):
+    """Runs an engine, now gone, that computed a prompt."""
+    engine = engine_with_disk(models, directory)
+    answer(engine, [prompt], PARAMS, **options)
+    engine.close()
+
+
 def test_a_restart_serves_eight_blocks_from_disk(models, tmp_path):
     prompt = prompts_of(8 * BLOCK + 1)[0]
-    before = engine_with_disk(models, tmp_path)
-    answer(before, [prompt], PARAMS)
-    before.close()
+    fill_disk(models, tmp_path, prompt)
     after = engine_with_disk(models, tmp_path)
     output = answer(after, [prompt], PARAMS)[0]
     assert output.num_prefix_hit_tokens == 8 * BLOCK
@@ -89,9 +94,7 @@ def test_the_integrity_check_leaves_alone_what_is_read(models, tmp_path):
 
 def test_only_the_window_of_a_windowed_group_is_read(models, tmp_path):
     prompt = prompts_of(8 * BLOCK + 1)[0]
-    before = engine_with_disk(models, tmp_path)
-    answer(before, [prompt], PARAMS)
-    before.close()
+    fill_disk(models, tmp_path, prompt)
     after = engine_with_disk(models, tmp_path)
     answer(after, [prompt], PARAMS)
     block_bytes = after.stats().kv_block_bytes
@@ -117,9 +120,7 @@ def test_a_read_window_mends_a_prefix_whose_window_was_evicted(models, tmp_path)
 
 def test_requests_at_once_share_one_read(models, tmp_path):
     prompt = prompts_of(8 * BLOCK + 1)[0]
-    before = engine_with_disk(models, tmp_path)
-    answer(before, [prompt], PARAMS)
-    before.close()
+    fill_disk(models, tmp_path, prompt)
     after = engine_with_disk(models, tmp_path, kv_memory="100 blocks")
     outputs = answer(after, [prompt] * 3, PARAMS)
     assert after.stats().disk.num_read_tokens == 8 * BLOCK
@@ -129,9 +130,7 @@ def test_requests_at_once_share_one_read(models, tmp_path):
 
 def test_others_run_while_one_waits_for_its_read(models, tmp_path):
     slow, quick = prompts_of(8 * BLOCK + 1)[0], [7, 8, 9]
-    before = engine_with_disk(models, tmp_path)
-    answer(before, [slow], PARAMS)
-    before.close()
+    fill_disk(models, tmp_path, slow)
     after = engine_with_disk(models, tmp_path, kv_memory="100 blocks")
     io, held = after.tier._io, []
     read, io.read = io.read, held.append  # the disk does not answer yet
@@ -174,9 +173,7 @@ def test_a_preempted_sequence_is_read_back(models, tmp_path):
 
 def test_salted_prompts_do_not_find_each_other_on_disk(models, tmp_path):
     prompt = prompts_of(8 * BLOCK + 1)[0]
-    before = engine_with_disk(models, tmp_path)
-    answer(before, [prompt], PARAMS, cache_salt="one")
-    before.close()
+    fill_disk(models, tmp_path, prompt, cache_salt="one")
     after = engine_with_disk(models, tmp_path)
     assert answer(after, [prompt], PARAMS, cache_salt="two")[0].num_prefix_hit_tokens == 0
     assert answer(after, [prompt], PARAMS)[0].num_prefix_hit_tokens == 0
@@ -186,9 +183,7 @@ def test_salted_prompts_do_not_find_each_other_on_disk(models, tmp_path):
 @pytest.mark.parametrize("change", [{"weights_seed": 4}, {"kv_dtype": "bf16"}, {"block_size": 32}])
 def test_another_model_finds_nothing(models, tmp_path, change):
     prompt = prompts_of(8 * BLOCK + 1)[0]
-    before = engine_with_disk(models, tmp_path)
-    answer(before, [prompt], PARAMS)
-    before.close()
+    fill_disk(models, tmp_path, prompt)
     after = engine_with_disk(models, tmp_path, kv_memory="64 blocks", **change)
     assert after.stats().disk.num_stored_blocks == 0
     assert answer(after, [prompt], PARAMS)[0].num_prefix_hit_tokens == 0

@@ -130,6 +130,8 @@ def test_what_is_no_file_is_refused(models, saved, name):
 
 # ---- damage
 
+RECORD_BYTES = 4096 + 12288  # of 16 tokens in three layers
+
 
 def served_tokens(models, path, spec):
     engine = models.engine(spec=spec)
@@ -144,34 +146,35 @@ def served_tokens(models, path, spec):
     return num_tokens, bits(output)
 
 
-def test_a_flipped_bit_costs_what_depends_on_its_block(models, tmp_path):
+@pytest.fixture
+def damageable(models, tmp_path):
+    """A session of nine blocks: its model, its path, its bytes, and where the first of nine records begins."""
     spec = full_attention()
     path = tmp_path / "s"
     llm_on(models.engine(spec=spec)).save_session(path, TOKENS)
     whole = path.read_bytes()
-    record = 4096 + 12288
-    data_offset = len(whole) - 9 * record
+    return spec, path, whole, len(whole) - 9 * RECORD_BYTES
+
+
+def test_a_flipped_bit_costs_what_depends_on_its_block(models, damageable):
+    spec, path, whole, data_offset = damageable
     expected = bits(answer(models.engine(spec=spec, enable_prefix_caching=False), [TOKENS], PARAMS)[0])
     source = random.Random(2)
-    for place in [source.randrange(data_offset), *(data_offset + index * record + source.randrange(record) for index in range(9))]:
+    in_records = [data_offset + index * RECORD_BYTES + source.randrange(RECORD_BYTES) for index in range(9)]
+    for place in [source.randrange(data_offset), *in_records]:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << source.randrange(8)]) + whole[place + 1 :])
         num_tokens, output = served_tokens(models, path, spec)
         is_padding = place < data_offset and whole[place] == 0
-        assert num_tokens == max(0, (place - data_offset) // record) * 16 or is_padding
+        assert num_tokens == max(0, (place - data_offset) // RECORD_BYTES) * 16 or is_padding
         assert output == expected
 
 
-def test_a_file_cut_anywhere_serves_what_is_left(models, tmp_path):
-    spec = full_attention()
-    path = tmp_path / "s"
-    llm_on(models.engine(spec=spec)).save_session(path, TOKENS)
-    whole = path.read_bytes()
-    record = 4096 + 12288
-    data_offset = len(whole) - 9 * record
-    for length in range(0, len(whole), record // 2):
+def test_a_file_cut_anywhere_serves_what_is_left(models, damageable):
+    spec, path, whole, data_offset = damageable
+    for length in range(0, len(whole), RECORD_BYTES // 2):
         path.write_bytes(whole[:length])
         num_tokens, _ = served_tokens(models, path, spec)
-        assert num_tokens == max(0, (length - data_offset) // record) * 16, f"{length} bytes"
+        assert num_tokens == max(0, (length - data_offset) // RECORD_BYTES) * 16, f"{length} bytes"
 
 
 def test_a_failed_save_leaves_the_old_file(models, saved, monkeypatch):
