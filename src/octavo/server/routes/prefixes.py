@@ -11,23 +11,19 @@ from pydantic import Field, FiniteFloat
 
 from octavo.engine.request import namespace_of
 from octavo.engine.retain import PinnedPrefix
-from octavo.sampling_params import SamplingParams
 from octavo.server.body import JsonRoute
 from octavo.server.call import Call, get_call
+from octavo.server.computing import PromptFields, compute_prompt
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import ApiError, invalid
-from octavo.server.generation import collect, make_submissions
-from octavo.server.prompts import read_prompts
-from octavo.server.protocol.base import ERROR_RESPONSES, IdentityFields, Name, ResponseBody, RetainFields
-from octavo.server.protocol.chat import MAX_MESSAGES, ChatMessage, ConversationFields
+from octavo.server.protocol.base import ERROR_RESPONSES, Name, ResponseBody, RetainFields
 
-COMPUTE_ONLY = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)  # the prompt's KV is what is wanted
 router = APIRouter(route_class=JsonRoute, prefix="/octavo", tags=["prefixes"], responses=ERROR_RESPONSES)
 Context = Annotated[ServerContext, Depends(get_context)]
 ThisCall = Annotated[Call, Depends(get_call)]
 
 
-class PrefixRequest(IdentityFields, RetainFields, ConversationFields):
+class PrefixRequest(PromptFields, RetainFields):
     """Computes a prefix, given as a prompt or as messages, so that requests that begin with it find it in memory.
 
     Attributes:
@@ -35,8 +31,6 @@ class PrefixRequest(IdentityFields, RetainFields, ConversationFields):
         ttl_s: seconds after which a pin is released by itself; none if not given.
     """
 
-    prompt: str | list[int] | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
     pin: bool | None = None
     ttl_s: Annotated[FiniteFloat, Field(gt=0)] | None = None
 
@@ -79,10 +73,8 @@ async def keep_prefix(body: PrefixRequest, request: Request, context: Context, c
     context.model.check_name(body.model)
     if body.ttl_s is not None and not body.pin:
         raise invalid("ttl_s", "ttl_s is allowed only with pin=true; retain has one of its own")
-    token_ids = await _token_ids(body, context)
-    (submission,) = make_submissions(body, call, [token_ids], COMPUTE_ONLY)
-    (result,) = await collect(request, context, await context.engine.submit([submission], streams=False))
-    pinned = None
+    result = await compute_prompt(body, request, context, call)
+    token_ids, pinned = result.prompt_token_ids, None
     if body.pin:
         namespace = namespace_of(call.salt(body.cache_salt))
         pinned = _entry(await context.engine.call(lambda engine: engine.prefixes.pin(token_ids, namespace, ttl_s=body.ttl_s)))
@@ -106,16 +98,6 @@ async def release_prefix(prefix_id: str, context: Context, call: ThisCall, cache
     if not await context.engine.call(lambda engine: engine.prefixes.release(prefix_id, namespace)):
         raise ApiError(404, f"no prefix {prefix_id[:100]!r} is pinned", param="prefix_id")
     return ReleasedPrefix(id=prefix_id)
-
-
-async def _token_ids(body: PrefixRequest, context: ServerContext) -> list[int]:
-    if (body.prompt is None) == (body.messages is None):
-        raise invalid("prompt", "exactly one of prompt and messages must be given")
-    if body.prompt is not None:
-        (prompt,) = await read_prompts("prompt", body.prompt, context)
-        return prompt.token_ids
-    _, token_ids = await context.model.encode_chat(body.prompt_of(body.messages or []))
-    return token_ids
 
 
 def _entry(pinned: PinnedPrefix) -> PinnedPrefixEntry:

@@ -13,30 +13,24 @@ from pydantic import Field
 from octavo.engine.request import namespace_of
 from octavo.engine.sessions import SessionInfo, Sessions
 from octavo.errors import SnapshotError
-from octavo.sampling_params import SamplingParams
 from octavo.server.body import JsonRoute
 from octavo.server.call import Call, get_call
+from octavo.server.computing import PromptFields, compute_prompt
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import ApiError, invalid
-from octavo.server.generation import collect, make_submissions
-from octavo.server.prompts import read_prompts
-from octavo.server.protocol.base import ERROR_RESPONSES, IdentityFields, Name, ResponseBody
-from octavo.server.protocol.chat import MAX_MESSAGES, ChatMessage, ConversationFields
+from octavo.server.protocol.base import ERROR_RESPONSES, Name, ResponseBody
 from octavo.server.session_directory import SESSION_NAME, SessionDirectory
 
-COMPUTE_ONLY = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)  # the prompt's KV is what is wanted
 router = APIRouter(route_class=JsonRoute, prefix="/octavo", tags=["sessions"], responses=ERROR_RESPONSES)
 Context = Annotated[ServerContext, Depends(get_context)]
 ThisCall = Annotated[Call, Depends(get_call)]
 
 
-class SessionRequest(IdentityFields, ConversationFields):
+class SessionRequest(PromptFields):
     """Saves a conversation, given as a prompt or as messages, under a name; or loads the one of that name."""
 
     name: Annotated[str, Field(pattern=SESSION_NAME)]
     action: Literal["save", "load"]
-    prompt: str | list[int] | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
 
 
 class SessionResponse(ResponseBody):
@@ -76,11 +70,9 @@ async def use_session(body: SessionRequest, request: Request, context: Context, 
     namespace = namespace_of(call.salt(body.cache_salt))
     path = directory.path(body.name, namespace)
     if body.action == "save":
-        token_ids = await _token_ids(body, context)
-        (submission,) = make_submissions(body, call, [token_ids], COMPUTE_ONLY)
-        await collect(request, context, await context.engine.submit([submission], streams=False))
+        computed = await compute_prompt(body, request, context, call)
         directory.make_room(namespace)
-        info = await _save(context, sessions, path, token_ids, namespace)
+        info = await _save(context, sessions, path, computed.prompt_token_ids, namespace)
     else:
         if body.prompt is not None or body.messages is not None:
             raise invalid("prompt" if body.messages is None else "messages", "a session that is loaded brings its own conversation")
@@ -105,16 +97,6 @@ async def _open_directory(context: ServerContext) -> tuple[SessionDirectory, Ses
     if context.config.session_dir is None or sessions is None:
         raise ApiError(404, "this server keeps no sessions; start it with session_dir", code="sessions_off")
     return SessionDirectory(Path(context.config.session_dir)), sessions
-
-
-async def _token_ids(body: SessionRequest, context: ServerContext) -> list[int]:
-    if (body.prompt is None) == (body.messages is None):
-        raise invalid("prompt", "exactly one of prompt and messages must be given")
-    if body.prompt is not None:
-        (prompt,) = await read_prompts("prompt", body.prompt, context)
-        return prompt.token_ids
-    _, token_ids = await context.model.encode_chat(body.prompt_of(body.messages or []))
-    return token_ids
 
 
 async def _save(context: ServerContext, sessions: Sessions, path: Path, token_ids: list[int], namespace: object) -> SessionInfo:
