@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from generate_reference import table
+from markdown_table import table
 
 from octavo.config import EngineConfig
 from octavo.planner.config_reader import read_plan_spec

@@ -7,10 +7,10 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Iterable
 from pathlib import Path
 
 from http_reference import http_page
+from markdown_table import table
 
 from octavo.cli.options import field_descriptions
 from octavo.config import EngineConfig
@@ -54,12 +54,6 @@ def default_text(field: dataclasses.Field) -> str:
         return "required"
     value = field.default_factory() if field.default is dataclasses.MISSING else field.default
     return f"`{value!r}`"
-
-
-def table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Returns a Markdown table."""
-    lines = [headings, tuple("---" for _ in headings), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
 
 def settings_page(intro: str, settings: type) -> str:

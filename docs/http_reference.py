@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from markdown_table import table
+
 Schema = Mapping[str, Any]
 
 INTRO = """# HTTP interface
@@ -30,7 +32,7 @@ def http_page(document: Schema, field_meanings: Mapping[str, str]) -> str:
     schemas = document["components"]["schemas"]
     operations = list(_operations(document))
     errors = {status: text for _, _, operation in operations for status, text in _errors(operation)}
-    lines = [INTRO, _table(("status", "meaning"), sorted(errors.items()))]
+    lines = [INTRO, table(("status", "meaning"), sorted(errors.items()))]
     for method, path, operation in operations:
         lines.append(f"\n## {method} {path}\n\n{operation['description'].strip()}\n")
         lines.append(_describe_operation(operation))
@@ -77,12 +79,7 @@ def _field_table(schema: Schema, meanings: Mapping[str, str]) -> str:
     for name, field in schema["properties"].items():
         meaning = field.get("description") or (meanings.get(name, "") if "default" not in field else "")
         rows.append((f"`{name}`" + (" (required)" if name in required else ""), _type_text(field), " ".join(meaning.split())))
-    return _table(("field", "type", "meaning"), rows)
-
-
-def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [headings, tuple("---" for _ in headings), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    return table(("field", "type", "meaning"), rows)
 
 
 def _type_text(schema: Schema) -> str:
