@@ -98,13 +98,12 @@ class Prefixes:
             CapacityError: pins would hold more than their share of the pool.
         """
         check_ttl("ttl_s", ttl_s)
-        book, capacity = self._kv.retention, self._kv.capacity
-        max_blocks = capacity * book.pin_percent // 100
-        pin = book.pin(_pin_id(token_ids, namespace), namespace, token_ids, ttl_s=ttl_s, max_blocks=max_blocks)
+        book = self._kv.retention
+        pin = book.pin(_pin_id(token_ids, namespace), namespace, token_ids, ttl_s=ttl_s, max_blocks=book.max_pinned_blocks)
         if pin is None:
             raise CapacityError(
                 f"the prefix's {len(token_ids)} tokens do not fit beside the {book.num_pinned_blocks} blocks pinned already: "
-                f"{book.pin_percent} % of the pool's {capacity} blocks may be pinned, {max_blocks}",
+                f"{book.pin_percent} % of the pool's {self._kv.capacity} blocks may be pinned, {book.max_pinned_blocks}",
                 hint="release a pin, or raise pin_percent",
             )
         return self._describe(pin)
@@ -116,7 +115,7 @@ class Prefixes:
     def share(self) -> tuple[int, int]:
         """Returns how many blocks are pinned, and how many may be."""
         book = self._kv.retention
-        return book.num_pinned_blocks, self._kv.capacity * book.pin_percent // 100
+        return book.num_pinned_blocks, book.max_pinned_blocks
 
     def release(self, pin_id: str, namespace: Hashable) -> bool:
         """Lets a prefix count as any other from now on; False if the namespace has no such pin."""

@@ -147,6 +147,11 @@ class RetentionBook:
         return True
 
     @property
+    def max_pinned_blocks(self) -> int:
+        """Blocks that may be pinned at once."""
+        return self._pool.capacity * self.pin_percent // 100
+
+    @property
     def num_pinned_blocks(self) -> int:
         """Blocks in memory that are pinned. Cost: O(blocks pinned)."""
         return len(self._blocks_of(self.pins.values()))
