@@ -19,7 +19,7 @@ class ChoiceExplanation:
     """One choice.
 
     Attributes:
-        state: waiting, running or finished.
+        state: waiting, running, suspended (a beam between two of its tokens) or finished.
         num_computed_tokens: tokens whose KV is in memory now.
         num_blocks: blocks held now, shared ones included.
         preempted_by: the sequences that took its blocks; its own when it gave way to all others.
