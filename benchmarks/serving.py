@@ -1,10 +1,11 @@
 """Times what serving costs: streams against the same work offline, the first token, and a restart after kill -9.
 
-Usage: python benchmarks/serving.py [--model NAME] [--dtype FORMAT] [--num-threads N] [--repeats N] [--requests N]
+Usage: python benchmarks/serving.py [--model NAME] [--dtype FORMAT] [--num-threads N] [--repeats N] [--requests N] [--output FILE]
 
 W64 goes as 64 streams and through `LLM.generate` in turns; the first token over HTTP is compared with the engine's own time.
-Server, engine and load generator share the machine, as they do for whoever tries it; the load generator reads raw sockets, to take
-little of it. The tokens of every stream are compared with the offline answers first. Prints a table, and one line of JSON last.
+Server, engine and load generator share the machine, as they do for whoever tries it; the load generator keeps what it receives
+and understands it afterwards, to take little of the machine. The tokens of every stream are compared with the offline answers.
+Prints a table, and one line of JSON last.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 import time
 import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 
 from octavo import LLM, SamplingParams
 from octavo.config import DEFAULT_MODEL
@@ -50,33 +52,60 @@ def run_offline(llm: LLM, workload: Workload) -> tuple[list[list[int]], float]:
     return [output.outputs[0].token_ids for output in outputs], elapsed
 
 
-async def read_stream(prompt: list[int], max_tokens: int, *, salt: str, request_id: str) -> StreamResult:
-    """Sends one streaming request and reads it to its end."""
+class Stream(asyncio.Protocol):
+    """One request and what comes back, kept unread until the clock has stopped."""
+
+    def __init__(self, request: bytes):
+        self._request = request
+        self._started = 0.0
+        self._pieces: list[bytes] = []
+        self._first_token_s = 0.0
+        self._ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._started = time.perf_counter()
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._first_token_s and b"data: " in data:
+            self._first_token_s = time.perf_counter() - self._started
+        self._pieces.append(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended.set_result(error)
+
+    async def wait(self) -> None:
+        """Waits until the server has closed the connection."""
+        await self._ended
+
+    def result(self) -> StreamResult:
+        """Returns what was received."""
+        lines = b"".join(self._pieces).splitlines()
+        if b"data: [DONE]" not in lines:
+            sys.exit("a stream was cut")
+        choices = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith(b"data: {")]
+        return StreamResult([token for choice in choices for token in choice["token_ids"]], self._first_token_s)
+
+
+async def open_stream(prompt: list[int], max_tokens: int, *, salt: str, request_id: str) -> Stream:
+    """Sends one streaming request."""
     fields = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
     body = json.dumps({**fields, "return_token_ids": True, "cache_salt": salt, "request_id": request_id}).encode()
-    reader, writer = await asyncio.open_connection(HOST, PORT)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    started = time.perf_counter()
-    writer.write(head.encode() + body)
-    lines, first_token_s = [], 0.0
-    while not (line := await reader.readline()).startswith(b"data: [DONE]"):
-        if not line:
-            sys.exit("a stream was cut")
-        if line.startswith(b"data: "):
-            first_token_s = first_token_s or time.perf_counter() - started
-            lines.append(line)
-    writer.close()
-    choices = [json.loads(line[6:])["choices"][0] for line in lines]
-    return StreamResult([token for choice in choices for token in choice["token_ids"]], first_token_s)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    request = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(request), HOST, PORT)
+    return stream
 
 
 async def run_streams(workload: Workload, *, salt: str) -> tuple[list[StreamResult], float]:
     """Sends all requests at once; returns the streams and the seconds that all took."""
     started = time.perf_counter()
     pairs = enumerate(zip(workload.prompts, workload.output_tokens, strict=True))
-    streams = [read_stream(prompt, length, salt=salt, request_id=f"{salt}-{index}") for index, (prompt, length) in pairs]
-    results = await asyncio.gather(*streams)
-    return results, time.perf_counter() - started
+    opening = (open_stream(prompt, length, salt=salt, request_id=f"{salt}-{index}") for index, (prompt, length) in pairs)
+    streams = await asyncio.gather(*opening)
+    await asyncio.gather(*(stream.wait() for stream in streams))
+    elapsed = time.perf_counter() - started
+    return [stream.result() for stream in streams], elapsed
 
 
 def get_json(path: str) -> dict:
@@ -89,9 +118,9 @@ def first_token_overhead_ms(workload: Workload) -> float:
     """Returns the median of (first token at the client − first token in the engine), one request at a time."""
     overheads = []
     for number in range(TTFT_REQUESTS):
-        request_id = f"first-{number}"
-        result = asyncio.run(read_stream(workload.prompts[0], 2, salt=request_id, request_id=request_id))
-        told = get_json(f"/octavo/requests/{request_id}")
+        request_id = f"first-{number}"  # the salt too: none finds another's KV
+        (result,), _ = asyncio.run(run_streams(Workload(workload.name, workload.prompts, [2]), salt=request_id))
+        told = get_json(f"/octavo/requests/{request_id}-0")
         overheads.append(1e3 * result.first_token_s - told["queue_ms"] - told["prefill_ms"])
     return statistics.median(overheads)
 
@@ -124,10 +153,11 @@ def read_arguments() -> argparse.Namespace:
     """Returns the command line's values."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--num-threads", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--output", type=Path, help="File to write the figures to.")
     return parser.parse_args()
 
 
@@ -157,14 +187,14 @@ def main() -> None:
     print(f"offline {rates[0]:8.1f} output tokens/s\nserved  {rates[1]:8.1f} output tokens/s, {ratio:.1%} of offline")
     print(f"first token over HTTP {overhead_ms:.2f} ms after the engine's own\nready {restart_s:.2f} s after kill -9")
     report = {
-        "parameters": vars(arguments),
+        "parameters": {name: value for name, value in vars(arguments).items() if name != "output"},
         "offline_tokens_per_s": rates[0],
         "served_tokens_per_s": rates[1],
         "served_ratio": ratio,
         "first_token_overhead_ms": overhead_ms,
         "restart_s": restart_s,
     }
-    save("serving", report)
+    save("serving", report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -252,13 +252,16 @@ class LLM:
 
         Args:
             ttl_s: seconds after which it is released by itself. `release_prefix` does it before.
-            cache_salt: of the requests that share it.
+            cache_salt: of the requests that share it; a map's own ``cache_salt`` says the same.
 
         Raises:
+            RequestError: the prompt has another ``cache_salt``.
             CapacityError: pins would hold more than `pin_percent` of the blocks.
         """
-        token_ids = self._compute(self._read(prompt) | {"cache_salt": cache_salt})
-        return self.engine.prefixes.pin(token_ids, namespace_of(cache_salt), ttl_s=ttl_s)
+        fields = {"cache_salt": cache_salt} | self._read(prompt)
+        if cache_salt is not None and fields["cache_salt"] != cache_salt:
+            raise RequestError(f"the prompt's cache_salt={fields['cache_salt']!r} is not {cache_salt!r}", field="cache_salt")
+        return self.engine.prefixes.pin(self._compute(fields), namespace_of(fields["cache_salt"]), ttl_s=ttl_s)
 
     def release_prefix(self, prefix_id: str, *, cache_salt: str | None = None) -> bool:
         """Lets a pinned prefix count as any other; False if there is none of that name and salt."""

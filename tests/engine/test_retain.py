@@ -101,6 +101,16 @@ def test_pins_never_keep_a_request_from_its_blocks(llm):
     assert llm.pin_prefix({"prompt_token_ids": prompt_of(0)}).num_cached_tokens == 33  # and is renewed
 
 
+def test_a_prompts_own_salt_counts_for_its_pin(llm):
+    prompt = {"prompt_token_ids": prompt_of(0), "cache_salt": "a"}
+    pinned = llm.pin_prefix(prompt)
+    assert llm.release_prefix(pinned.id, cache_salt="a")
+    assert (hits(llm.engine, 0), hits(llm.engine, 0, cache_salt="a")) == (0, 32)
+    assert llm.pin_prefix(prompt, cache_salt="a").id == pinned.id
+    with pytest.raises(RequestError, match="cache_salt='a' is not 'b'"):
+        llm.pin_prefix(prompt, cache_salt="b")
+
+
 def test_pins_have_a_share_and_belong_to_a_salt(llm):
     pinned = llm.pin_prefix({"prompt_token_ids": prompt_of(0)}, cache_salt="a", ttl_s=50)
     assert pinned.seconds_left == pytest.approx(50, abs=5)

@@ -159,7 +159,9 @@ def test_a_prefix_is_only_warmed_unless_it_is_to_be_pinned(server):
     chat = server.chat(messages=messages, max_tokens=1).json()
     assert chat["usage"]["prompt_tokens_details"]["cached_tokens"] == warmed["num_tokens"] - 1
     assert server.http.post("/octavo/prefixes", json={"prompt": "a", "ttl_s": 3}).json()["error"]["param"] == "ttl_s"
-    assert server.http.post("/octavo/prefixes", json={"pin": True}).json()["error"]["param"] == "prompt"
+    for body in ({"pin": True}, {"prompt": []}, {"prompt": ""}, {"prompt": [260]}, {"prompt": "a", "messages": messages}):
+        refused = server.http.post("/octavo/prefixes", json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt"), refused.text
     too_long = server.http.post("/octavo/prefixes", json={"prompt": "z" * 500, "pin": True, "max_model_len": 3})
     assert too_long.status_code == 400
 

@@ -112,6 +112,17 @@ def test_keys_do_not_share_prefixes(guarded: RunningServer) -> None:
     assert cached("alice-key") > 0
 
 
+def test_a_key_learns_nothing_of_the_prefixes_of_others(guarded: RunningServer) -> None:
+    def reason(key: str, prompt: str, salt: str | None = None) -> str:
+        body = {"prompt": prompt, "max_tokens": 1, "cache_salt": salt}
+        request_id = guarded.http.post("/v1/completions", json=body, headers=bearer(key)).headers["x-request-id"]
+        return guarded.http.get(f"/octavo/requests/{request_id}", headers=bearer(key)).json()["prefix"]["reason"]
+
+    guarded.http.post("/v1/completions", json={"prompt": "p" * 60, "max_tokens": 1}, headers=bearer("alice-key"))
+    assert reason("the-key", "p" * 60) == reason("the-key", "q" * 60) == "nothing cached continues the prefix"
+    assert reason("alice-key", "p" * 60, "mine") == "a longer prefix is cached under another salt"
+
+
 @pytest.mark.parametrize(
     "text",
     [

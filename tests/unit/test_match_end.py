@@ -54,6 +54,32 @@ def test_another_salt(num_shared):
     assert end_of(oracle, PROMPT, "ours") is MatchEnd.ALL_MATCHED
 
 
+OURS, THEIRS = ("tenant", "ours"), ("tenant", "theirs")
+
+
+@pytest.mark.parametrize(
+    ("cached", "asking", "is_told"),
+    [
+        ((THEIRS,), (OURS,), False),
+        ((THEIRS, ("salt", "a")), (OURS, ("salt", "a")), False),
+        ((THEIRS,), (), False),
+        ((), (OURS,), False),
+        ((("salt", "b"),), (OURS,), False),
+        ((OURS, ("salt", "a")), (OURS,), True),
+        ((OURS, ("salt", "a")), (OURS, ("salt", "b")), True),
+        ((("salt", "a"),), (("salt", "b"),), True),
+        ((("salt", "a"),), (), True),
+    ],
+    ids=str,
+)
+def test_nobody_learns_what_another_tenant_has(cached, asking, is_told):
+    oracle = make()
+    run(oracle, PROMPT, cached)
+    assert end_of(oracle, PROMPT, asking) is (MatchEnd.OTHER_SALT if is_told else MatchEnd.NO_CONTINUATION)
+    run(oracle, [*PROMPT[:8], 7], asking)
+    assert end_of(oracle, PROMPT, asking) is (MatchEnd.OTHER_SALT if is_told else MatchEnd.OTHER_TOKEN)
+
+
 @pytest.mark.parametrize("namespace", [(), "salted"])
 def test_evicted_in_part_or_whole(namespace):
     oracle = make(num_blocks=8)

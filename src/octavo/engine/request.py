@@ -18,6 +18,7 @@ import numpy as np
 from octavo.engine.detokenizer import Detokenizer
 from octavo.engine.stop_strings import StopStringMatcher
 from octavo.memory.claims import Retention
+from octavo.memory.match_end import TENANT
 from octavo.models.tokenizer import Tokenizer
 from octavo.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
 from octavo.runner.sampler import NO_TOKEN, SampledToken, TokenLogprobs
@@ -47,7 +48,7 @@ def namespace_of(cache_salt: str | None) -> Hashable:
     before, separator, after = cache_salt.partition("\0")
     if not separator:
         return (("salt", before),)
-    return (("tenant", before), ("salt", after)) if after else (("tenant", before),)
+    return ((TENANT, before), ("salt", after)) if after else ((TENANT, before),)
 
 
 def describe_logprobs(logprobs: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:

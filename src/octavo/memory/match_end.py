@@ -9,6 +9,7 @@ from enum import Enum
 from octavo.memory.content_key import next_key, node_key, root_key
 from octavo.memory.prefix_tree import PrefixNode, PrefixTree, common_head
 
+TENANT = "tenant"  # the first word of the part of a namespace that names a tenant
 NUM_REMEMBERED = 4096  # evicted blocks; some hundred bytes each
 
 
@@ -72,10 +73,16 @@ class EndFinder:
         return MatchEnd.NO_CONTINUATION
 
     def _is_under_another_root(self, namespace: Hashable, blocks: Sequence[tuple[int, ...]]) -> bool:
-        """Returns whether these whole blocks are cached in another namespace."""
+        """Returns whether these whole blocks are cached in another namespace of the same tenant: of others' nobody learns."""
         first = blocks[0]  # nearly all roots lack this one already
-        roots = [root for root in self._tree.roots.values() if first in root.children]
-        return any(root.namespace != namespace and _is_cached(root, blocks) for root in roots)
+        roots = [root for root in self._tree.roots.values() if first in root.children and root.namespace != namespace]
+        return any(tenant_of(root.namespace) == tenant_of(namespace) and _is_cached(root, blocks) for root in roots)
+
+
+def tenant_of(namespace: Hashable) -> Hashable:
+    """Returns the tenant that a namespace belongs to: its first part, if that is a pair of `TENANT` and a name; else None."""
+    first = namespace[0] if isinstance(namespace, tuple) and namespace else None
+    return first if isinstance(first, tuple) and first[0] == TENANT else None
 
 
 def _is_cached(node: PrefixNode, blocks: Iterable[tuple[int, ...]]) -> bool:

@@ -10,14 +10,13 @@ Invariants:
 """
 
 import asyncio
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from octavo.outputs import CompletionOutput, OutputDelta, RequestOutput
 from octavo.server.errors import ApiError
 
 
-@dataclass(frozen=True)
-class PromptDelta:
+class PromptDelta(NamedTuple):
     """What one step added to one choice of one of the request's prompts."""
 
     prompt_index: int
@@ -46,7 +45,7 @@ class Answer:
         self._num_waiting_tokens = 0
         self.why_cut: ApiError | None = None
         self._failure: ApiError | None = None
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # of the task that waits for a change; an event would keep a list of them
 
     @property
     def has_ended(self) -> bool:
@@ -62,7 +61,7 @@ class Answer:
         if self._num_waiting_tokens > self._max_lag_tokens:
             self.fail(ApiError(503, f"more than {self._max_lag_tokens} tokens waited for a slow reader", code="slow_reader"))
             return False
-        self._changed.set()
+        self._note_change()
         return True
 
     def finish(self, prompt_index: int, result: RequestOutput) -> None:
@@ -71,7 +70,7 @@ class Answer:
             return
         self._results[prompt_index] = result
         self._num_left -= 1
-        self._changed.set()
+        self._note_change()
 
     def note_cut(self, why: ApiError) -> None:
         """Keeps the reason why the answer ends before it is whole; the first one counts."""
@@ -83,7 +82,15 @@ class Answer:
             return
         self._failure = failure
         self._deltas.clear()
-        self._changed.set()
+        self._note_change()
+
+    def _note_change(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait_for_change(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
 
     async def next_deltas(self) -> list[PromptDelta]:
         """Returns what arrived since the last call, waiting for something; empty at the end.
@@ -92,8 +99,7 @@ class Answer:
             ApiError: the answer failed.
         """
         while not self._deltas and not self.has_ended:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._wait_for_change()
         if self._failure is not None:
             raise self._failure
         deltas, self._deltas = self._deltas, []
@@ -107,8 +113,7 @@ class Answer:
             ApiError: the answer failed.
         """
         while not self.has_ended:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._wait_for_change()
         if self._failure is not None:
             raise self._failure
         return [result for result in self._results if result is not None]

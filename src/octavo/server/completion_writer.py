@@ -114,8 +114,9 @@ class CompletionWriter:
         """Returns the events of some deltas; one that adds nothing to see has none."""
         events = []
         for item in deltas:
-            events.append(self._echo_with_logprobs(item))
             delta = item.delta
+            if self.echoes and self.num_top is not None:
+                events.append(self._echo_with_logprobs(item))
             if delta.text or delta.finish_reason or delta.logprobs or self.returns_token_ids:
                 events.append(self._chunk([self._streamed_choice(item)]))
         return b"".join(events)
@@ -123,7 +124,7 @@ class CompletionWriter:
     def _echo_with_logprobs(self, item: PromptDelta) -> bytes:
         """Returns the echo of a prompt whose log-probabilities came with a choice's first token."""
         index = item.prompt_index * self.num_choices + item.delta.index
-        if not self.echoes or self.num_top is None or index in self._logprobs_writers:
+        if index in self._logprobs_writers:
             return b""
         prompt = self.prompts[item.prompt_index]
         entries = item.delta.prompt_logprobs or [None] * len(prompt.token_ids)

@@ -14,7 +14,7 @@ from octavo.server.call import Call
 from octavo.server.context import ServerContext
 from octavo.server.errors import invalid
 from octavo.server.generation import collect, make_submissions
-from octavo.server.prompts import read_prompts
+from octavo.server.prompts import read_prompt
 from octavo.server.protocol.base import IdentityFields
 from octavo.server.protocol.chat import MAX_MESSAGES, ChatMessage, ConversationFields
 
@@ -44,7 +44,6 @@ async def _read_token_ids(body: PromptFields, context: ServerContext) -> list[in
     if (body.prompt is None) == (body.messages is None):
         raise invalid("prompt", "exactly one of prompt and messages must be given")
     if body.prompt is not None:
-        (prompt,) = await read_prompts("prompt", body.prompt, context)
-        return prompt.token_ids
+        return (await read_prompt("prompt", body.prompt, context)).token_ids
     _, token_ids = await context.model.encode_chat(body.prompt_of(body.messages or []))
     return token_ids

@@ -9,12 +9,15 @@ Invariants:
 2. Tokens computed again after a preemption are neither prompt tokens, nor generated ones, nor prefix hits.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from octavo.outputs import RequestOutput
 from octavo.server.disk_metrics import disk_counters, disk_gauges
@@ -30,12 +33,34 @@ REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0,
 
 _HISTOGRAMS = {
     "time_to_first_token_seconds": ("Time from arrival to the first token.", REQUEST_BUCKETS),
-    "inter_token_latency_seconds": ("Time between two tokens of a choice.", TOKEN_BUCKETS),
     "e2e_request_latency_seconds": ("Time from arrival to the last token.", REQUEST_BUCKETS),
     "request_queue_time_seconds": ("Time from arrival to the first step that computed something.", REQUEST_BUCKETS),
     "request_prefill_time_seconds": ("Time from the first step to the first token.", REQUEST_BUCKETS),
     "request_decode_time_seconds": ("Time from the first token to the last.", REQUEST_BUCKETS),
 }
+
+
+class TokenIntervals:
+    """The histogram of the times between tokens: the only one that is fed with every token, too often for one that takes locks."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(TOKEN_BUCKETS) + 1)  # the last one: above all bounds
+        self._sum = 0.0
+
+    def observe(self, seconds: Iterable[float]) -> None:
+        """Counts some times."""
+        for value in seconds:
+            self._counts[bisect_left(TOKEN_BUCKETS, value)] += 1
+            self._sum += value
+
+    def family(self, labels: Mapping[str, str]) -> HistogramMetricFamily:
+        """Returns it as Prometheus wants it: each count with those of all lower buckets."""
+        family = HistogramMetricFamily(
+            PREFIX + "inter_token_latency_seconds", "Time between two tokens of a choice.", labels=list(labels)
+        )
+        bounds = [*map(floatToGoString, TOKEN_BUCKETS), "+Inf"]
+        family.add_metric(list(labels.values()), list(zip(bounds, accumulate(self._counts), strict=True)), self._sum)
+        return family
 
 
 class ServerMetrics(Collector):
@@ -45,6 +70,7 @@ class ServerMetrics(Collector):
         self._registry = CollectorRegistry()
         self._labels = {"model_name": model_name}
         self._stats: EngineStats | None = None
+        self._token_intervals = TokenIntervals()
         self._histograms = {}
         for name, (text, buckets) in _HISTOGRAMS.items():
             histogram = Histogram(PREFIX + name, text, ["model_name"], registry=self._registry, buckets=buckets)
@@ -62,9 +88,7 @@ class ServerMetrics(Collector):
 
     def observe_token_intervals(self, seconds: list[float]) -> None:
         """Counts times between tokens."""
-        histogram = self._histograms["inter_token_latency_seconds"]
-        for value in seconds:
-            histogram.observe(value)
+        self._token_intervals.observe(seconds)
 
     def observe_finished(self, result: RequestOutput) -> None:
         """Counts the times of a finished request; an aborted one has not all of them."""
@@ -81,7 +105,8 @@ class ServerMetrics(Collector):
             self._histograms[name].observe(end - begin)
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the engine's figures; called by the registry."""
+        """Yields the times between tokens and the engine's figures; called by the registry."""
+        yield self._token_intervals.family(self._labels)
         if self._stats is None:
             return
         for name, text, value in [*_gauges(self._stats), *disk_gauges(self._stats.disk)]:

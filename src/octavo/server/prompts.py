@@ -36,10 +36,15 @@ async def read_prompts(name: str, given: GivenPrompts, context: ServerContext) -
         listed = given
     if len(listed) > context.config.max_prompts:
         raise invalid(name, f"{name} has {len(listed)} entries; max_prompts={context.config.max_prompts} allows no more")
-    return [await _read_prompt(name, prompt, context) for prompt in listed]
+    return [await read_prompt(name, prompt, context) for prompt in listed]
 
 
-async def _read_prompt(name: str, prompt: str | list[int], context: ServerContext) -> Prompt:
+async def read_prompt(name: str, prompt: str | list[int], context: ServerContext) -> Prompt:
+    """Returns one prompt as text and token ids.
+
+    Raises:
+        ApiError, RequestError: it is no prompt of this model.
+    """
     model = context.model
     if isinstance(prompt, str):
         return Prompt(prompt, await model.encode(prompt, name=name))
