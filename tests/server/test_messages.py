@@ -116,6 +116,10 @@ WRONG: list[tuple[dict, str]] = [
     ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
     ({"n": 2}, "n"),
+    ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages"),
+    ({"max_tokens": 600}, "max_tokens"),
+    ({"stop_sequences": ["x"] * 17}, "stop_sequences"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "nothing"}}}}, "output_config.format"),
 ]
 
 

@@ -143,7 +143,11 @@ def test_store_is_bounded_and_knows_whose_it_is() -> None:
 
 WRONG: list[tuple[dict, str]] = [
     ({"input": []}, "input"),
-    ({"input": [{"type": "function_call", "call_id": "a", "name": "b", "arguments": "["}]}, "messages[0].tool_calls"),
+    ({"input": [{"type": "function_call", "call_id": "a", "name": "b", "arguments": "["}]}, "input"),
+    ({"input": "x" * 600}, "input"),
+    ({"max_output_tokens": 600}, "max_output_tokens"),
+    ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "nothing"}}}}, "text.format"),
+    ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
     ({"background": True, "stream": True}, "background"),
     ({"tools": [{"type": "web_search"}]}, "tools[0]"),
     ({"reasoning": {"effort": "high"}}, "reasoning"),

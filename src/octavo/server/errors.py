@@ -9,7 +9,9 @@ Invariants:
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -90,6 +92,25 @@ def as_api_error(error: OctavoError) -> ApiError:
     if isinstance(error, SnapshotError):
         return ApiError(400, message, code="session_refused")
     return ApiError(500, message, code="stalled" if isinstance(error, StallError) else "internal_error")
+
+
+@contextmanager
+def fields_named(names: Mapping[str, str]) -> Iterator[None]:
+    """Lets the refusal of a field name it as the request does.
+
+    Args:
+        names: the request's name for a field, by the name that the field has further inside.
+    """
+    try:
+        yield
+    except (ApiError, RequestError) as cause:
+        error = cause if isinstance(cause, ApiError) else as_api_error(cause)
+        inner = error.param or ""
+        name = names.get(re.split(r"[.\[]", inner)[0])
+        if name is None:
+            raise
+        message = re.sub(rf"^{re.escape(inner)}(?= )|\b{re.escape(inner)}(?==)", name, error.message)
+        raise ApiError(error.status, message, param=name, code=error.code) from cause
 
 
 def install_handlers(app: FastAPI) -> None:

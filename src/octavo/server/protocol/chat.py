@@ -111,12 +111,19 @@ class ChatRequest(StructuredFields, ConversationFields, ToolFields):
     function_call: Literal["none"] | None = None
     functions: Annotated[list[Any], Field(max_length=0)] | None = None
     modalities: list[Literal["text"]] | None = None
+    moderation: None = None
     prediction: None = None
     prompt_cache_key: None = None
+    prompt_cache_options: None = None
     prompt_cache_retention: Literal["in_memory", "in-memory"] | None = None
     reasoning_effort: Literal["none"] | None = None
     verbosity: Literal["medium"] | None = None
     web_search_options: None = None
+
+    def field_names(self) -> dict[str, str]:
+        """Returns what the engine's fields are called in this request."""
+        limit = "max_completion_tokens" if self.max_tokens is None else "max_tokens"
+        return {"prompt": "messages", "max_tokens": limit}
 
     def answer_limit(self) -> int | None:
         """Returns the most tokens of the answer, which has two names."""

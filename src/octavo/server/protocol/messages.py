@@ -12,6 +12,7 @@ from pydantic import Field, FiniteFloat
 from octavo.server.errors import invalid
 from octavo.server.protocol.base import Name, RequestBody, ResponseBody, RetainFields, StopString
 from octavo.server.protocol.chat import MAX_MESSAGES, ChatMessage, ChatRequest
+from octavo.server.protocol.structured import JsonSchema, JsonSchemaFormat, NamedSchema
 from octavo.server.protocol.tools import (
     MAX_TOOLS,
     FunctionChoice,
@@ -142,6 +143,30 @@ class MessagesMetadata(RequestBody):
     user_id: Name | None = Field(None, description="Written to the access log.")
 
 
+class OutputFormat(RequestBody):
+    """The answer is a JSON document that fits a schema."""
+
+    type: Literal["json_schema"]
+    schema_: JsonSchema = Field(alias="schema")
+
+
+class OutputConfig(RequestBody):
+    """What form the answer must have."""
+
+    effort: None = None
+    format: OutputFormat | None = None
+
+    def as_chat(self) -> JsonSchemaFormat | None:
+        """Returns the same in OpenAI's terms."""
+        if self.format is None:
+            return None
+        return JsonSchemaFormat(type="json_schema", json_schema=NamedSchema(name="answer", schema=self.format.schema_))
+
+
+# What a chat's fields are called in this interface.
+FIELD_NAMES = {"prompt": "messages", "stop": "stop_sequences", "response_format": "output_config.format"}
+
+
 class CountTokensRequest(RequestBody):
     """A conversation."""
 
@@ -151,6 +176,11 @@ class CountTokensRequest(RequestBody):
     tools: Annotated[list[MessagesTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
+    cache_control: CacheControl | None = None
+    output_config: OutputConfig | None = None
+    speed: Literal["standard"] | None = None
+    user_profile_id: None = None
+    workspace_id: None = None
 
     def as_chat(self) -> ChatRequest:
         """Returns the same in OpenAI's terms."""
@@ -166,6 +196,7 @@ class CountTokensRequest(RequestBody):
             tools=None if self.tools is None else [tool.as_chat() for tool in self.tools],
             tool_choice=None if self.tool_choice is None else self.tool_choice.as_chat(),
             parallel_tool_calls=False if is_single else None,
+            response_format=None if self.output_config is None else self.output_config.as_chat(),
             continue_final_message=True if self.messages[-1].role == "assistant" else None,
         )
 
@@ -181,6 +212,9 @@ class MessagesRequest(CountTokensRequest, RetainFields):
     top_p: FiniteFloat | None = None
     metadata: MessagesMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    container: None = None
+    diagnostics: None = None
+    inference_geo: None = None
 
     def as_chat(self) -> ChatRequest:
         sampling = {

@@ -132,6 +132,22 @@ class TextOptions(RequestBody):
         return self.format
 
 
+class ResponsesStreamOptions(RequestBody):
+    """How a stream is sent."""
+
+    include_obfuscation: Literal[False] | None = None
+
+
+# What a chat's fields are called in this interface; the input's items are no longer told apart when a chat is made of them.
+FIELD_NAMES = {
+    "messages": "input",
+    "prompt": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+
+
 class ResponsesRequest(RetainFields):
     """An input to answer, alone or after an earlier response."""
 
@@ -143,6 +159,7 @@ class ResponsesRequest(RetainFields):
     temperature: FiniteFloat | None = None
     top_p: FiniteFloat | None = None
     stream: bool | None = None
+    stream_options: ResponsesStreamOptions | None = None
     store: bool | None = Field(None, description="false: the response cannot be retrieved or continued later.")
     background: bool | None = Field(None, description="Answer at once; the response is made meanwhile and can be cancelled.")
     tools: Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS)] | None = None
@@ -153,7 +170,18 @@ class ResponsesRequest(RetainFields):
     user: Name | None = Field(None, description="Written to the access log.")
     safety_identifier: Name | None = Field(None, description="Written to the access log.")
 
+    access_programs: None = None
+    background_options: None = None
+    context_management: None = None
+    conversation: None = None
+    image: None = None
     include: Annotated[list[str], Field(max_length=0)] | None = None
+    max_tool_calls: None = None
+    moderation: None = None
+    prompt: None = None
+    prompt_cache_key: None = None
+    prompt_cache_options: None = None
+    prompt_cache_retention: Literal["in_memory"] | None = None
     reasoning: None = None
     service_tier: Literal["auto", "default"] | None = None
     top_logprobs: Literal[0] | None = None
@@ -163,6 +191,8 @@ class ResponsesRequest(RetainFields):
         """Refuses combinations that cannot be honoured."""
         if self.background and (self.stream or self.store is False):
             raise invalid("background", "background is allowed only with stream=false and store=true")
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options", "stream_options is allowed only with stream=true")
 
     def messages(self) -> list[ChatMessage]:
         """Returns the input as messages of a chat."""

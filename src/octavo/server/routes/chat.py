@@ -13,7 +13,7 @@ from octavo.server.call import Call, get_call
 from octavo.server.chat_job import prepare_chat
 from octavo.server.chat_writer import ChatWriter
 from octavo.server.context import ServerContext, get_context
-from octavo.server.errors import invalid
+from octavo.server.errors import fields_named, invalid
 from octavo.server.generation import EventStream, collect
 from octavo.server.protocol.base import ERROR_RESPONSES, STREAM_RESPONSES
 from octavo.server.protocol.chat import ChatRequest, ChatResponse
@@ -34,7 +34,8 @@ async def create_chat_completion(
     check_at_most("top_logprobs", body.top_logprobs, context.config.max_logprobs, "max_logprobs")
     if body.stream and body.prompt_logprobs is not None:
         raise invalid("prompt_logprobs", "prompt_logprobs is not allowed with stream=true")
-    job = await prepare_chat(body, context, call)
+    with fields_named(body.field_names()):
+        job = await prepare_chat(body, context, call)
     writer = ChatWriter(
         id=f"chatcmpl-{call.request_id}",
         created=int(time.time()),
@@ -47,7 +48,8 @@ async def create_chat_completion(
         returns_token_ids=bool(body.return_token_ids),
         tools=job.tools,
     )
-    answer = await context.engine.submit(job.submissions, streams=bool(body.stream))
+    with fields_named(body.field_names()):
+        answer = await context.engine.submit(job.submissions, streams=bool(body.stream))
     if body.stream:
         return EventStream(request, context, answer, writer)
     (result,) = await collect(request, context, answer)

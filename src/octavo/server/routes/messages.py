@@ -12,10 +12,17 @@ from octavo.server.body import JsonRoute, json_response
 from octavo.server.call import Call, get_call
 from octavo.server.chat_job import prepare_chat
 from octavo.server.context import ServerContext, get_context
+from octavo.server.errors import fields_named
 from octavo.server.generation import collect
 from octavo.server.messages_writer import MessageStream, MessagesWriter
 from octavo.server.protocol.base import ERROR_RESPONSES, STREAM_RESPONSES
-from octavo.server.protocol.messages import CountTokensRequest, CountTokensResponse, MessagesRequest, MessagesResponse
+from octavo.server.protocol.messages import (
+    FIELD_NAMES,
+    CountTokensRequest,
+    CountTokensResponse,
+    MessagesRequest,
+    MessagesResponse,
+)
 from octavo.server.tools import read_tools
 
 router = APIRouter(route_class=JsonRoute, tags=["generation"])
@@ -27,10 +34,11 @@ async def create_message(
     body: MessagesRequest, request: Request, context: Context, call: Annotated[Call, Depends(get_call)]
 ) -> Response:
     """Continues a conversation in the form of Anthropic's interface, errors included."""
-    job = await prepare_chat(body.as_chat(), context, call)
-    num_prompt_tokens = len(job.submissions[0].prompt_token_ids)
-    writer = MessagesWriter(f"msg_{call.request_id}", context.model.name, num_prompt_tokens, job.tools)
-    answer = await context.engine.submit(job.submissions, streams=bool(body.stream))
+    with fields_named(FIELD_NAMES):
+        job = await prepare_chat(body.as_chat(), context, call)
+        num_prompt_tokens = len(job.submissions[0].prompt_token_ids)
+        writer = MessagesWriter(f"msg_{call.request_id}", context.model.name, num_prompt_tokens, job.tools)
+        answer = await context.engine.submit(job.submissions, streams=bool(body.stream))
     if body.stream:
         return MessageStream(request, context, answer, writer)
     (result,) = await collect(request, context, answer)

@@ -14,11 +14,11 @@ from octavo.server.body import JsonRoute, json_response
 from octavo.server.call import Call, get_call
 from octavo.server.chat_job import ChatJob, prepare_chat
 from octavo.server.context import ServerContext, get_context
-from octavo.server.errors import ApiError
+from octavo.server.errors import ApiError, fields_named
 from octavo.server.generation import collect, start_timer
 from octavo.server.protocol.base import ERROR_RESPONSES, STREAM_RESPONSES
 from octavo.server.protocol.chat import ChatMessage
-from octavo.server.protocol.responses import DeletedResponse, InputItemList, ResponseObject, ResponsesRequest
+from octavo.server.protocol.responses import FIELD_NAMES, DeletedResponse, InputItemList, ResponseObject, ResponsesRequest
 from octavo.server.response_store import StoredResponse
 from octavo.server.responses_writer import ResponseStream, ResponsesWriter, fail
 
@@ -32,9 +32,10 @@ async def create_response(body: ResponsesRequest, request: Request, context: Con
     """Answers an input, alone or after an earlier response; instructions are those of this request only."""
     body.check()
     earlier = _earlier(body, context, call)
-    job = await prepare_chat(body.as_chat(earlier), context, call)
-    writer = ResponsesWriter(_describe(body, job, context, call), job.tools)
-    answer = await context.engine.submit(job.submissions, streams=bool(body.stream))
+    with fields_named(FIELD_NAMES):
+        job = await prepare_chat(body.as_chat(earlier), context, call)
+        writer = ResponsesWriter(_describe(body, job, context, call), job.tools)
+        answer = await context.engine.submit(job.submissions, streams=bool(body.stream))
     stored = StoredResponse(writer.response, call.key, [*earlier, *body.messages()], _input_items(body, call))
     if body.store is not False:
         context.responses.add(stored)
