@@ -90,17 +90,21 @@ class Run:
     kept: int | None
 
 
-def contestants(arguments: argparse.Namespace) -> list[Contestant]:
-    """Returns everyone whose environment and model are given, Octavo first; names the others."""
+def contestants(arguments: argparse.Namespace, *, has_bf16: bool) -> list[Contestant]:
+    """Returns everyone whose environment and model are given, Octavo first; names the others.
+
+    PyTorch's bf16 products crawl on a processor without bf16 instructions, so that there the engines on it get float32.
+    """
     gguf = str(resolve_model(DEFAULT_MODEL).path)
+    torch = {"dtype": "bfloat16" if has_bf16 else "float32"}
     everyone = [
         _octavo("Q4_1", gguf, "auto"),
         _octavo("bf16", arguments.checkpoint or gguf, "bf16"),
         _peer("OpenVINO GenAI", "Q4_1", "openvino_engine.py", arguments.openvino, gguf, {"precision": "f32"}),
         _peer("OpenVINO GenAI", "bf16", "openvino_engine.py", arguments.openvino, arguments.openvino_model, {"precision": "bf16"}),
         _peer("llama.cpp", "Q4_1", "llama_cpp_engine.py", arguments.llama_cpp, gguf, {}),
-        _peer("vLLM", "bf16", "vllm_engine.py", arguments.vllm, arguments.checkpoint, {}, vllm_environment(arguments.preload)),
-        _peer("transformers", "bf16", "transformers_engine.py", arguments.transformers, arguments.checkpoint, {}),
+        _peer("vLLM", "bf16", "vllm_engine.py", arguments.vllm, arguments.checkpoint, torch, vllm_environment(arguments.preload)),
+        _peer("transformers", "bf16", "transformers_engine.py", arguments.transformers, arguments.checkpoint, torch),
     ]
     for contestant in everyone:
         if not contestant.python or not contestant.model:
@@ -215,8 +219,8 @@ def main() -> None:
     num_threads = default_num_threads()
     vocab_size = load_model_files(DEFAULT_MODEL).tokenizer.vocab_size
     workloads = [one_request(vocab_size), many_requests(vocab_size)]
-    everyone = contestants(arguments)
     probe = probe_machine(num_threads)
+    everyone = contestants(arguments, has_bf16=probe.bf16_gflop_per_s > 0)
     runs = measure(everyone, workloads, rounds=arguments.rounds, num_threads=num_threads)
     print_table(everyone, runs, workloads)
     report = {

@@ -7,12 +7,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 
 def load(task: Task) -> Answer:
-    """Loads in bf16 with its own paged attention."""
+    """Loads with PyTorch's attention."""
     torch.set_num_threads(task.num_threads)
-    batched = len(task.prompts) > 1
-    model = AutoModelForCausalLM.from_pretrained(
-        task.model, dtype=torch.bfloat16, attn_implementation="sdpa_paged" if batched else "sdpa"
-    )
+    model = AutoModelForCausalLM.from_pretrained(task.model, dtype=task.options["dtype"], attn_implementation="sdpa")
 
     def one(prompts: list[list[int]], output_tokens: list[int]) -> list[list[int]]:
         config = GenerationConfig(do_sample=False, max_new_tokens=output_tokens[0], min_new_tokens=output_tokens[0])
@@ -30,7 +27,7 @@ def load(task: Task) -> Answer:
                     answers[result.request_id] = list(result.generated_tokens)
         return [answers[request_id] for request_id in ids]
 
-    return many if batched else one
+    return many if len(task.prompts) > 1 else one
 
 
 run(transformers.__version__, load)

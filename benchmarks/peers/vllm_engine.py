@@ -5,8 +5,8 @@ from vllm import LLM, SamplingParams, __version__
 
 
 def load(task: Task) -> Answer:
-    """Loads in bf16 with prefix caching off."""
-    llm = LLM(task.model, dtype="bfloat16", enable_prefix_caching=False, max_model_len=2048, max_num_seqs=64)
+    """Loads with prefix caching off."""
+    llm = LLM(task.model, dtype=task.options["dtype"], enable_prefix_caching=False, max_model_len=2048, max_num_seqs=64)
 
     def answer(prompts: list[list[int]], output_tokens: list[int]) -> list[list[int]]:
         params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True, detokenize=False) for n in output_tokens]
