@@ -58,6 +58,9 @@ class ByteTokenizer:
     def token_bytes(self, token_id):
         return bytes([token_id])
 
+    def ordinary_text(self, token_id):
+        return chr(token_id) if 0 < token_id < 128 else None
+
     def token_text(self, token_id):
         return self.token_bytes(token_id).decode(errors="replace")
 

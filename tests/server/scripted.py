@@ -123,7 +123,7 @@ class ScriptedRunner:
         if request.params.allowed_token_ids is not None and token not in request.params.allowed_token_ids:
             token = request.params.allowed_token_ids[0]
         num_top = request.num_logprobs
-        return SampledToken(token, None if num_top is None else describe(token, num_top))
+        return token, None if num_top is None else describe(token, num_top)
 
 
 def describe(token: int, num_top: int) -> TokenLogprobs:

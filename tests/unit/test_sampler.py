@@ -1,11 +1,16 @@
-"""`octavo.runner.sampler`: what is kept from step to step changes no draw."""
+"""`octavo.runner.sampler`, `octavo.runner.step_plan`: what is kept from step to step changes no draw."""
+
+from dataclasses import replace
 
 import numpy as np
 
 from octavo.kernels.reference import ReferenceOperations
-from octavo.runner.sampler import Sampler
+from octavo.runner.sampler import DrawPlan, Sampler
 from octavo.runner.sampling_request import SamplingRequest
+from octavo.runner.step_plan import StepPlan
 from octavo.sampling_params import SamplingParams
+from octavo.scheduler.batch import ScheduledSequence
+from octavo.scheduler.sequence import Sequence
 
 VOCAB_SIZE = 64
 
@@ -17,35 +22,51 @@ def requests_of(*temperatures):
     ]
 
 
-def draw(sampler, requests, token_ids, num_draws):
-    logits = np.random.default_rng(len(token_ids[0])).standard_normal((len(requests), VOCAB_SIZE), np.float32)
-    drawn = sampler.sample(logits, sampler.plan(0, requests, num_draws), token_ids)
-    return [[token.token_id for token in tokens] for tokens in drawn]
-
-
-def test_a_plan_is_kept_while_the_same_rows_are_sampled():
-    sampler, requests = Sampler(ReferenceOperations()), requests_of(1.0, 0.7)
-    plan = sampler.plan(0, requests, [1, 1])
-    assert sampler.plan(0, list(requests), [1, 1]) is plan
-    assert sampler.plan(1, requests[:1], [1]) is not plan and sampler.plan(0, requests, [1, 1]) is plan
-    assert sampler.plan(0, requests, [1, 2]) is not plan
-    assert sampler.plan(0, requests[::-1], [1, 1]) is not plan
+def draw(plan, token_ids):
+    logits = np.random.default_rng(len(token_ids[0])).standard_normal((len(token_ids), VOCAB_SIZE), np.float32)
+    drawn = Sampler(ReferenceOperations()).sample(logits, plan, token_ids)
+    return [[token_id for token_id, _ in tokens] for tokens in drawn]
 
 
 def test_a_kept_plan_follows_the_positions():
-    plan = Sampler(ReferenceOperations()).plan(0, requests_of(1.0, 0.7), [1, 2])
+    plan = DrawPlan(requests_of(1.0, 0.7), [1, 2])
     for num_tokens in ([3, 9], [4, 10]):
         keys = plan.keys(num_tokens).tolist()
         assert keys == [[0, 0, num_tokens[0]], [1, 0, num_tokens[1]], [1, 1, num_tokens[1]]]
 
 
 def test_a_kept_plan_draws_what_a_new_one_draws():
-    kept, requests = Sampler(ReferenceOperations()), requests_of(1.0, 0.7, 1.5)
-    token_ids = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    for step in range(6):
-        num_draws = [1, 3, 1] if step == 0 else [1, 1, 1]
-        drawn = draw(kept, requests, token_ids, num_draws)
-        assert drawn == draw(Sampler(ReferenceOperations()), requests, token_ids, num_draws)
-        assert [len(tokens) for tokens in drawn] == num_draws
+    requests, token_ids = requests_of(1.0, 0.7, 1.5), [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    kept = DrawPlan(requests, [1, 3, 1])
+    for _ in range(6):
+        drawn = draw(kept, token_ids)
+        assert drawn == draw(DrawPlan(requests, [1, 3, 1]), token_ids)
+        assert [len(tokens) for tokens in drawn] == [1, 3, 1]
         for known, tokens in zip(token_ids, drawn, strict=True):
             known.append(tokens[0])
+
+
+def entries_of(requests, *, is_last=True):
+    sequences = [Sequence(index, [1, 2, 3], 64) for index in range(len(requests))]
+    return [ScheduledSequence(sequence, 2, 1, is_last) for sequence in sequences]
+
+
+def test_a_plan_holds_as_long_as_the_same_sequences_want_the_same():
+    requests = dict(enumerate(requests_of(1.0, 0.7)))
+    entries = entries_of(requests)
+    plan = StepPlan(entries, requests, 8)
+    assert plan.is_for([replace(entry, start=9) for entry in entries])
+    assert not plan.is_for(entries[::-1]) and not plan.is_for(entries[:1])
+    assert not plan.is_for([entries[0], replace(entries[1], is_last_chunk=False)])
+    entries[1].sequence.num_choices = 2
+    assert not plan.is_for(entries)
+
+
+def test_a_plan_cuts_the_rows_into_parts_and_leaves_out_what_is_not_due():
+    requests = dict(enumerate(requests_of(1.0, 0.7, 0.5, 0.2)))
+    entries = entries_of(requests)
+    entries[1] = replace(entries[1], is_last_chunk=False)
+    plan = StepPlan(entries, requests, 2)
+    assert [part.indices for part in plan.parts] == [[0, 2], [3]]
+    assert [part.sequences for part in plan.parts] == [[entries[0].sequence, entries[2].sequence], [entries[3].sequence]]
+    assert [part.draws.requests for part in plan.parts] == [[requests[0], requests[2]], [requests[3]]]

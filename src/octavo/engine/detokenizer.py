@@ -29,12 +29,11 @@ class Detokenizer:
 
     def append(self, token_id: int) -> str:
         """Takes the next token and returns the text that became certain; it may be empty."""
+        if not self._is_inside_character and (text := self._tokenizer.ordinary_text(token_id)) is not None:
+            return text  # most tokens, without the decoder's state
         if self._skip_special_tokens and self._tokenizer.is_special(token_id):
             return ""
-        token_bytes = self._tokenizer.token_bytes(token_id)
-        if not self._is_inside_character and token_bytes.isascii():
-            return token_bytes.decode()  # most tokens, without the decoder's state
-        text = self._decoder.decode(token_bytes)
+        text = self._decoder.decode(self._tokenizer.token_bytes(token_id))
         self._is_inside_character = bool(self._decoder.getstate()[0])
         return text
 

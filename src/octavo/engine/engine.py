@@ -339,9 +339,10 @@ class Engine:
         now = time.monotonic()
         for sequence_id, scored in result.prompt_logprobs.items():
             self._add_prompt_logprobs(self._in_flight.choices[sequence_id].request, scored)
-        deltas = [self._embed(self._in_flight.choices[sequence.sequence_id], vector, now) for sequence, vector in result.embedded]
+        choices = self._in_flight.choices
+        deltas = [self._embed(choices[sequence.sequence_id], vector, now) for sequence, vector in result.embedded]
         for sequence, tokens in result.sampled:
-            choice = self._in_flight.choices[sequence.sequence_id]
+            choice = choices[sequence.sequence_id]
             if choice.request.is_beam_search:
                 deltas += self._score(choice, tokens[0], now)
                 continue
@@ -365,7 +366,7 @@ class Engine:
     def _append(self, choice: Choice, token: SampledToken, now: float, deltas: list[OutputDelta]) -> None:
         """Gives a choice its next token, and adds to ``deltas`` what callers may see of it."""
         request = choice.request
-        delta = choice.append(token)
+        delta = choice.append(*token)
         if len(choice.output.token_ids) <= 1:
             request.note_token(now)
             delta.prompt_logprobs = request.prompt_logprobs
@@ -379,9 +380,10 @@ class Engine:
     def _score(self, choice: Choice, token: SampledToken, now: float) -> list[OutputDelta]:
         """Takes the scores of one beam's next tokens; returns the answers when the search is over."""
         request = choice.request
-        assert token.logprobs is not None, "a beam is scored by log-probabilities"
+        _, logprobs = token
+        assert logprobs is not None, "a beam is scored by log-probabilities"
         request.note_token(now)
-        if not self._beams[request.request_id].take_scores(choice.sequence, token.logprobs):
+        if not self._beams[request.request_id].take_scores(choice.sequence, logprobs):
             return []
         self._settle(request, now)
         return request.last_deltas()

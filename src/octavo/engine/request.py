@@ -21,7 +21,7 @@ from octavo.memory.claims import Retention
 from octavo.memory.match_end import TENANT
 from octavo.models.tokenizer import Tokenizer
 from octavo.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
-from octavo.runner.sampler import NO_TOKEN, SampledToken, TokenLogprobs
+from octavo.runner.sampler import NO_TOKEN, TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
 from octavo.sampling_params import SamplingParams
 from octavo.scheduler.sequence import Sequence
@@ -79,22 +79,31 @@ class Choice:
         # A constrained answer ends where the constraint says that it is complete, before min_tokens or not.
         self._num_unstoppable = 0 if sampling.constraint is not None else params.min_tokens
 
-    def append(self, token: SampledToken) -> OutputDelta:
+    def append(self, token_id: int, logprobs: TokenLogprobs | None) -> OutputDelta:
         """Takes the sequence's next token and returns what it adds to the answer."""
-        token_id = token.token_id
         if token_id == NO_TOKEN:
             return self._delta([], self._flush(), None, "stop", NO_TOKEN_REASON)
-        self.sequence.token_ids.append(token_id)
-        self.output.token_ids.append(token_id)
+        sequence, output = self.sequence, self.output
+        sequence.token_ids.append(token_id)
+        output.token_ids.append(token_id)
         self.request.num_generated_tokens += 1
-        logprobs = self._describe(token.logprobs) if token.logprobs is not None else None
+        described = None if logprobs is None else self._describe(logprobs)
+        if self._matcher is not None or token_id in self._stop_tokens or len(sequence.token_ids) >= sequence.max_tokens:
+            return self._append_watched(token_id, described)
+        text = self._detokenizer.append(token_id) if self._detokenizer is not None else ""
+        if text:
+            self._pieces.append(text)
+        return OutputDelta(self.request.request_id, output.index, text, [token_id], described)
+
+    def _append_watched(self, token_id: int, described: list[dict[int, Logprob]] | None) -> OutputDelta:
+        """Does the same for a token that may end the answer."""
         finish_reason, stop_reason = self._reason_to_end(token_id)
         text, matched = self._text_of(token_id, ends_by_token=finish_reason == "stop")
         if matched is not None:
             finish_reason, stop_reason = "stop", matched
         elif finish_reason is not None:
             text += self._flush()
-        return self._delta([token_id], text, logprobs, finish_reason, stop_reason)
+        return self._delta([token_id], text, described, finish_reason, stop_reason)
 
     def with_output(self, output: CompletionOutput) -> "Choice":
         """Returns a choice that ended with another output."""

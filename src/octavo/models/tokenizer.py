@@ -56,6 +56,7 @@ class Tokenizer:
         self._added_bytes = {token_id: token.content.encode() for token_id, token in added.items()}
         self._piece_bytes = _piece_decoder(backend)
         self._known_bytes: dict[int, bytes] = {}  # of the tokens asked for so far
+        self._ordinary_texts: dict[int, str | None] = {}  # likewise
         self.control_text = ControlText(backend, {token_id: added[token_id].content for token_id in self._special_ids})
         self.vocab_size = max(backend.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in (*added, -1)))
 
@@ -121,6 +122,20 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """Returns `token_bytes` as text; a part of a character becomes U+FFFD."""
         return self.token_bytes(token_id).decode(errors="replace")
+
+    def ordinary_text(self, token_id: int) -> str | None:
+        """Returns what a token adds to the text if it is no control token and its bytes are whole characters, else None."""
+        if token_id not in self._ordinary_texts:
+            self._ordinary_texts[token_id] = self._read_ordinary_text(token_id)
+        return self._ordinary_texts[token_id]
+
+    def _read_ordinary_text(self, token_id: int) -> str | None:
+        if token_id in self._special_ids:
+            return None
+        try:
+            return self.token_bytes(token_id).decode()
+        except UnicodeDecodeError:
+            return None
 
     def all_token_bytes(self) -> list[bytes]:
         """Returns `token_bytes` of every id; takes a fraction of a second for a large vocabulary."""

@@ -23,6 +23,7 @@ from octavo.runner.kv_check import KVCheck
 from octavo.runner.kv_storage import KVStorage
 from octavo.runner.sampler import SampledToken, Sampler, TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
+from octavo.runner.step_plan import StepPlan
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.sequence import Sequence
 
@@ -68,6 +69,7 @@ class ModelRunner:
         self._forward = forward
         self.kv_check: KVCheck | None = None
         self._sampler = Sampler(operations)
+        self._plan: StepPlan | None = None  # of the last step
         self._logits = np.empty((logits_bytes(spec.vocab_size) // (4 * spec.vocab_size), spec.vocab_size), np.float32)
 
     def execute(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest]) -> StepResult:
@@ -85,23 +87,19 @@ class ModelRunner:
         sizes = self._arrays.fill(batch)
         if self.kv_check is not None:
             self.kv_check.before_forward(batch)
-        samplings = [requests[entry.sequence.sequence_id] for entry in batch.entries]
-        due = [
-            index
-            for index, (entry, sampling) in enumerate(zip(batch.entries, samplings, strict=True))
-            if entry.is_last_chunk and sampling.pooling is None
-        ]
-        for index in due:
-            if samplings[index].constraint is not None:
-                samplings[index].prepare(batch.entries[index].sequence.token_ids)
+        plan = self._plan
+        if plan is None or not plan.is_for(batch.entries):
+            plan = self._plan = StepPlan(batch.entries, requests, len(self._logits))
+        for index in plan.constrained:
+            plan.samplings[index].prepare(batch.entries[index].sequence.token_ids)
         self._forward.run(sizes)
         if self.kv_check is not None:
             self.kv_check.after_forward(batch)
         result = StepResult()
-        self._sample(batch, samplings, due, result)
-        for index, sampling in enumerate(samplings):
-            if sampling.reads_prompt:
-                self._read_prompt(batch.entries[index], sampling, int(self._arrays.step.cu_seqlens_q[index]), result)
+        self._sample(plan, result)
+        for index in plan.readers:
+            first_row = int(self._arrays.step.cu_seqlens_q[index])
+            self._read_prompt(batch.entries[index], plan.samplings[index], first_row, result)
         return result
 
     @property
@@ -137,17 +135,13 @@ class ModelRunner:
         """Bytes of one KV block."""
         return self._storage.layout.block_bytes
 
-    def _sample(self, batch: ScheduledBatch, samplings: list[SamplingRequest], due: list[int], result: StepResult) -> None:
-        """Draws tokens for the entries at the indices ``due``, a buffer of logits at a time."""
-        last_rows = self._arrays.step.cu_seqlens_q[1 : len(batch.entries) + 1] - 1
-        for part, begin in enumerate(range(0, len(due), len(self._logits))):
-            indices = due[begin : begin + len(self._logits)]
-            sequences = [batch.entries[index].sequence for index in indices]
-            num_draws = [sequence.num_choices for sequence in sequences]
-            plan = self._sampler.plan(part, [samplings[index] for index in indices], num_draws)
-            logits = self._compute_logits(last_rows[indices])
-            drawn = self._sampler.sample(logits, plan, [sequence.token_ids for sequence in sequences])
-            result.sampled += zip(sequences, drawn, strict=True)
+    def _sample(self, plan: StepPlan, result: StepResult) -> None:
+        """Draws the plan's tokens, a buffer of logits at a time."""
+        last_rows = self._arrays.step.cu_seqlens_q[1 : len(plan.samplings) + 1] - 1
+        for part in plan.parts:
+            logits = self._compute_logits(last_rows[part.indices])
+            drawn = self._sampler.sample(logits, part.draws, [sequence.token_ids for sequence in part.sequences])
+            result.sampled += zip(part.sequences, drawn, strict=True)
 
     def _compute_logits(self, rows: np.ndarray) -> np.ndarray:
         spec, weights = self._spec, self._weights

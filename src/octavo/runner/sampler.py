@@ -34,16 +34,11 @@ class TokenLogprobs:
     chosen_rank: int
 
 
-@dataclass(slots=True)
-class SampledToken:
-    """One drawn token, or `NO_TOKEN`."""
-
-    token_id: int
-    logprobs: TokenLogprobs | None
+SampledToken = tuple[int, TokenLogprobs | None]  # a drawn id or `NO_TOKEN`, and its log-probabilities where they are wanted
 
 
 class DrawPlan:
-    """What the draws of a step have in common with those of the step before, as long as the same sequences are sampled.
+    """How tokens are drawn from some rows of logits, in all steps in which the same sequences are sampled.
 
     Args:
         requests: the sampling side of each row of logits.
@@ -74,10 +69,6 @@ class DrawPlan:
         ]
         self._keys = np.array(draws, np.uint64)
 
-    def is_for(self, requests: list[SamplingRequest], num_draws: list[int]) -> bool:
-        """Returns whether these are the plan's rows."""
-        return requests == self.requests and num_draws == self.num_draws
-
     def keys(self, num_tokens: list[int]) -> np.ndarray:
         """Returns (seed, choice index, position) of each draw, uint64; a row's position is the number of its tokens so far."""
         self._keys[:, 2] = np.array(num_tokens, np.uint64)[self.rows]
@@ -89,14 +80,6 @@ class Sampler:
 
     def __init__(self, operations: Operations):
         self._operations = operations
-        self._plans: dict[int, DrawPlan] = {}  # by slice
-
-    def plan(self, part: int, requests: list[SamplingRequest], num_draws: list[int]) -> DrawPlan:
-        """Returns the plan for a part of a step's rows, the same object as for that part of the step before if nothing changed."""
-        plan = self._plans.get(part)
-        if plan is None or not plan.is_for(requests, num_draws):
-            plan = self._plans[part] = DrawPlan(requests, num_draws)
-        return plan
 
     def sample(self, logits: np.ndarray, plan: DrawPlan, token_ids: list[list[int]]) -> list[list[SampledToken]]:
         """Draws tokens from each row of ``logits`` (float32 ``[rows, vocab]``, overwritten).
@@ -114,11 +97,10 @@ class Sampler:
         self._operations.sample(logits, plan.rows, plan.parameters, plan.keys(list(map(len, token_ids))), drawn)
         if plan.changes_logits:
             drawn[np.isneginf(logits[plan.rows, drawn])] = NO_TOKEN
-        tokens = list(map(SampledToken, drawn.tolist(), self._report(raw, plan, drawn)))
-        if len(tokens) == len(requests):
+        tokens = zip(drawn.tolist(), self._report(raw, plan, drawn), strict=True)
+        if len(drawn) == len(requests):
             return [[token] for token in tokens]
-        left = iter(tokens)
-        return [list(islice(left, num)) for num in plan.num_draws]
+        return [list(islice(tokens, num)) for num in plan.num_draws]
 
     def logprobs(self, logits: np.ndarray, rows: np.ndarray, chosen: np.ndarray, num_top: int) -> list[TokenLogprobs]:
         """Returns what the raw distributions ``logits[rows]`` say of ``chosen`` and of their ``num_top`` most likely tokens."""

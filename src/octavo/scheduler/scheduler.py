@@ -223,14 +223,14 @@ class Scheduler:
 
     def _schedule_decodes(self, decodes: list[Sequence]) -> None:
         """Hands out one token to each; written out flat, because the loop spends most of its time here."""
-        allocate, entries = self.kv.allocate, self._batch.entries
+        entries = self._batch.entries
         num_before = len(entries)
         for sequence in decodes:
             cache = sequence.cache
             if cache is None:
                 continue  # preempted by one before it
             start = cache.num_computed_tokens
-            if allocate(cache, start + 1) or self._make_room(sequence, start + 1):
+            if start < cache.num_writable_tokens or self._make_room(sequence, start + 1):
                 entries.append(ScheduledSequence(sequence, start, 1, True))
         self._batch.num_tokens += len(entries) - num_before
 
