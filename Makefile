@@ -47,8 +47,8 @@ format: $(VENV)/.lint ## rewrite the sources in the house format
 	@find csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format -i
 
 bench: $(VENV)/.package ## measure the engine on this machine, for about half an hour, and renew the README's table
-	@for dtype in auto bf16 int8 int4; do \
-		$(BIN)/python benchmarks/offline.py --dtype $$dtype --output $(RESULTS)/offline-$$dtype.json || exit 1; done
+	@for weights in auto bf16 int8 int4; do \
+		$(BIN)/python benchmarks/offline.py --weights $$weights --output $(RESULTS)/offline-$$weights.json || exit 1; done
 	@$(BIN)/python benchmarks/offline.py --kv-dtype int8 --workloads W1 D16x4096 --output $(RESULTS)/offline-auto-kv-int8.json
 	@$(BIN)/python benchmarks/start.py --output $(RESULTS)/start.json
 	@$(BIN)/python benchmarks/stalls.py --output $(RESULTS)/stalls.json

@@ -112,8 +112,8 @@ def contestants(arguments: argparse.Namespace, *, has_bf16: bool) -> list[Contes
     return [contestant for contestant in everyone if contestant.python and contestant.model]
 
 
-def _octavo(weights: str, model: str, dtype: str) -> Contestant:
-    return Contestant("Octavo", weights, "octavo_engine.py", sys.executable, model, {"dtype": dtype}, {})
+def _octavo(weights: str, model: str, weight_format: str) -> Contestant:
+    return Contestant("Octavo", weights, "octavo_engine.py", sys.executable, model, {"weights": weight_format}, {})
 
 
 def _peer(

@@ -1,26 +1,35 @@
 """Times the offline engine on the workloads of `workloads.py`, after checking that batching changes no answer.
 
-Usage: python benchmarks/offline.py [--model NAME] [--dtype FORMAT] [--kv-dtype FORMAT] [--workloads NAME …] [--num-threads N]
-       [--repeats N] [--output FILE]
+Usage: python benchmarks/offline.py [--model NAME | --shape NAME] [--weights FORMAT] [--kv-dtype FORMAT] [--workloads NAME …]
+       [--num-threads N] [--repeats N] [--output FILE]
 
 Some requests of each workload are answered alone first; no figure is printed unless they have the same tokens in the batch. Figures
 move from machine to machine and from minute to minute: the probe of this machine's memory and arithmetic runs before each workload,
-and the shares of it say more than the rates. Prints a table, and one line of JSON last.
+and the shares of it say more than the rates. With --shape the model is one of random weights, in the size of a model that
+`octavo plan` knows. Prints a table, and one line of JSON last.
 """
 
 import argparse
 import resource
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from octavo import LLM, RequestOutput, SamplingParams
 from octavo.config import DEFAULT_MODEL, KV_DTYPES, WEIGHT_FORMATS
+from octavo.engine.loading import read_spec
 from octavo.kernels.cpu import MachineRates, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
+from octavo.models.model_files import load_model_files
+from octavo.models.spec import ModelSpec
+from octavo.planner.engine_models import count_parameters
+from octavo.planner.shipped_models import shipped_models
+from random_model import write_shape
 from reporting import save
 from workloads import (
     NUM_SHARING,
@@ -56,6 +65,7 @@ class Timing:
         computed_prompt_tokens: those that went through the model; less than the prompts' where some were found in the cache.
         accounting_ms_per_step: scheduling and bookkeeping, everything of a step but arrays, forward pass and sampling.
         read_bytes_per_token: weights and KV that a step reads, per output token; None where arithmetic is the bound.
+        flop_per_prompt_token: multiplications and additions of the layers' matrices; None where reading is the bound.
     """
 
     workload: str
@@ -66,6 +76,7 @@ class Timing:
     computed_prompt_tokens: int
     accounting_ms_per_step: float
     read_bytes_per_token: float | None
+    flop_per_prompt_token: float | None
 
 
 def parameters(workload: Workload) -> list[SamplingParams]:
@@ -153,7 +164,7 @@ def check(workload: Workload, outputs: list[RequestOutput], expected: dict[int, 
             sys.exit(f"request {index} of {workload.name} has another answer alone than in the batch")
 
 
-def measure(llm: LLM, workload: Workload, *, repeats: int) -> Timing:
+def measure(llm: LLM, spec: ModelSpec, workload: Workload, *, repeats: int) -> Timing:
     """Runs the workload several times, each from the same state of the prefix cache."""
     expected = answer_alone(llm, workload)
     runs = [serve(llm, workload, expected) for _ in range(1 if workload.name in LONG else repeats)]
@@ -167,6 +178,7 @@ def measure(llm: LLM, workload: Workload, *, repeats: int) -> Timing:
         computed_prompt_tokens=runs[0].computed_prompt_tokens,
         accounting_ms_per_step=1e3 * sum(run.accounting_s for run in runs) / sum(run.steps for run in runs),
         read_bytes_per_token=read_bytes_per_token(llm, workload),
+        flop_per_prompt_token=flop_per_prompt_token(spec, workload),
     )
 
 
@@ -181,22 +193,39 @@ def read_bytes_per_token(llm: LLM, workload: Workload) -> float | None:
     return stats.weights_bytes / num_requests + mean_context * kv_bytes_per_token
 
 
+def flop_per_prompt_token(spec: ModelSpec, workload: Workload) -> float | None:
+    """Returns the arithmetic of a prompt's token, where that is the bound; attention and the one row of the head are left out."""
+    if workload.num_output_tokens > 1:
+        return None
+    parameters = count_parameters(spec)
+    return 2.0 * (parameters.attention + parameters.mlp)
+
+
+def share_of_limit(timing: Timing, probe: MachineRates) -> float | None:
+    """Returns what part of the probed bandwidth or arithmetic a workload used; None where neither alone is its bound."""
+    if timing.read_bytes_per_token is not None:
+        return timing.output_tokens_per_s * timing.read_bytes_per_token / (probe.read_gb_per_s * 1e9)
+    if timing.flop_per_prompt_token is not None:
+        peak = max(probe.fp32_gflop_per_s, probe.bf16_gflop_per_s) * 1e9
+        return timing.prompt_tokens_per_s * timing.flop_per_prompt_token / peak
+    return None
+
+
 def print_row(timing: Timing, probe: MachineRates) -> None:
     """Prints a workload's figures for people."""
     cells = f"{timing.output_tokens_per_s:12.1f}{timing.prompt_tokens_per_s:12.1f}{timing.ttft_ms:12.1f}"
     cells += f"{timing.computed_prompt_tokens:10}{timing.accounting_ms_per_step:10.3f}"
-    if timing.read_bytes_per_token is None:
-        print(f"{timing.workload:10}{cells}{'–':>10}", flush=True)
-    else:
-        share = timing.output_tokens_per_s * timing.read_bytes_per_token / (probe.read_gb_per_s * 1e9)
-        print(f"{timing.workload:10}{cells}{share:10.0%}", flush=True)
+    share = share_of_limit(timing, probe)
+    print(f"{timing.workload:10}{cells}{'–' if share is None else f'{share:.0%}':>10}", flush=True)
 
 
 def read_arguments() -> argparse.Namespace:
     """Returns the command line's values."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--dtype", default="auto", choices=WEIGHT_FORMATS)
+    models = parser.add_mutually_exclusive_group()
+    models.add_argument("--model", default=DEFAULT_MODEL)
+    models.add_argument("--shape", default=None, choices=tuple(shipped_models()), metavar="NAME")
+    parser.add_argument("--weights", default="auto", choices=WEIGHT_FORMATS)
     parser.add_argument("--kv-dtype", default="bf16", choices=KV_DTYPES)
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=tuple(WORKLOADS))
     parser.add_argument("--num-threads", type=int, default=None)
@@ -205,21 +234,30 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def load(arguments: argparse.Namespace, settings: dict[str, Any]) -> tuple[LLM, ModelSpec]:
+    """Returns the model that is asked for, and its description."""
+    if arguments.shape is None:
+        return LLM(arguments.model, kv_memory=KV_MEMORY, seed=0, **settings), read_spec(load_model_files(arguments.model))
+    with tempfile.TemporaryDirectory() as folder:
+        write_shape(Path(folder), arguments.shape)
+        return LLM(folder, kv_memory=KV_MEMORY, seed=0, **settings), read_spec(load_model_files(folder))
+
+
 def main() -> None:
     """Checks, measures, prints."""
     arguments = read_arguments()
-    settings = {"dtype": arguments.dtype, "kv_dtype": arguments.kv_dtype, "num_threads": arguments.num_threads}
-    llm = LLM(arguments.model, kv_memory=KV_MEMORY, seed=0, **settings)
+    settings = {"weights": arguments.weights, "kv_dtype": arguments.kv_dtype, "num_threads": arguments.num_threads}
+    llm, spec = load(arguments, settings)
     print(f"{'':10}{'output':>12}{'prompt':>12}{'first':>12}{'computed':>10}{'books':>10}{'share of':>10}")
-    print(f"{'':10}{'tokens/s':>12}{'tokens/s':>12}{'token ms':>12}{'prompt':>10}{'ms/step':>10}{'bandwidth':>10}")
+    print(f"{'':10}{'tokens/s':>12}{'tokens/s':>12}{'token ms':>12}{'prompt':>10}{'ms/step':>10}{'limit':>10}")
     timings, probes = [], {}
     for name in arguments.workloads:
-        workload = WORKLOADS[name](llm.tokenizer.vocab_size)
+        workload = WORKLOADS[name](llm.engine.vocab_size)
         probes[name] = probe_machine(arguments.num_threads or default_num_threads())
-        timings.append(measure(llm, workload, repeats=arguments.repeats))
+        timings.append(measure(llm, spec, workload, repeats=arguments.repeats))
         print_row(timings[-1], probes[name])
     report = {
-        "parameters": {"model": arguments.model, **settings, "repeats": arguments.repeats},
+        "parameters": {"model": arguments.shape or arguments.model, **settings, "repeats": arguments.repeats},
         "weights_bytes": llm.stats().weights_bytes,
         "peak_resident_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "machine": {name: asdict(probe) for name, probe in probes.items()},

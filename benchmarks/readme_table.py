@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "## Measured\n\n", "\n## Beside others"
-FORMATS = {"auto": "Q4_1 as in the file", "bf16": "bf16", "int8": "int8", "int4": "int4"}  # --dtype -> what it is called
+FORMATS = {"auto": "Q4_1 as in the file", "bf16": "bf16", "int8": "int8", "int4": "int4"}  # --weights -> what it is called
 START_NAMES = {"auto": "first token, weights as in the file", "bf16": "first token, bf16"}
 COLUMNS = (
     "weights",
@@ -38,9 +38,9 @@ def load(name: str) -> dict[str, Any]:
 
 def render() -> str:
     """Returns the section below its heading."""
-    reports = {dtype: report for dtype in FORMATS if (report := load(f"offline-{dtype}.json"))}
+    reports = {weights: report for weights in FORMATS if (report := load(f"offline-{weights}.json"))}
     start = load("start.json").get("figures", {})
-    rows = [row(dtype, report, start) for dtype, report in reports.items()]
+    rows = [row(weights, report, start) for weights, report in reports.items()]
     lines = [introduction(reports), "", table_line(COLUMNS), table_line(["---"] * len(COLUMNS)), *map(table_line, rows)]
     return "\n".join(lines) + "\n"
 
@@ -63,13 +63,13 @@ def spread(values: list[float]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def row(dtype: str, report: Mapping, start: Mapping) -> list[str]:
+def row(weights: str, report: Mapping, start: Mapping) -> list[str]:
     """Returns the cells of one weight format."""
     timings = {timing["workload"]: timing for timing in report["timings"]}
     one, many, prompt, contexts = (timings.get(name, {}) for name in ("W1", "W64", "P1024", "D16x4096"))
-    first_token_s = start.get(START_NAMES.get(dtype, ""), {}).get("median_s")
+    first_token_s = start.get(START_NAMES.get(weights, ""), {}).get("median_s")
     return [
-        FORMATS[dtype],
+        FORMATS[weights],
         cell(one.get("output_tokens_per_s")),
         share(report, one),
         cell(many.get("output_tokens_per_s")),

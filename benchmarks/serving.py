@@ -1,6 +1,6 @@
 """Times what serving costs: streams against the same work offline, the first token, and a restart after kill -9.
 
-Usage: python benchmarks/serving.py [--model NAME] [--dtype FORMAT] [--num-threads N] [--repeats N] [--requests N] [--output FILE]
+Usage: python benchmarks/serving.py [--model NAME] [--weights FORMAT] [--num-threads N] [--repeats N] [--requests N] [--output FILE]
 
 W64 goes as 64 streams and through `LLM.generate` in turns; the first token over HTTP is compared with the engine's own time.
 Server, engine and load generator share the machine, as they do for whoever tries it; the load generator keeps what it receives
@@ -128,7 +128,7 @@ def first_token_overhead_ms(workload: Workload) -> float:
 def start_server(arguments: argparse.Namespace) -> subprocess.Popen:
     """Starts a server and waits until it is ready."""
     command = [sys.executable, "-m", "octavo", "serve", arguments.model, "--port", str(PORT), "--kv-memory", KV_MEMORY]
-    command += ["--dtype", arguments.dtype]
+    command += ["--weights", arguments.weights]
     if arguments.num_threads is not None:
         command += ["--num-threads", str(arguments.num_threads)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -153,7 +153,7 @@ def read_arguments() -> argparse.Namespace:
     """Returns the command line's values."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--weights", default="auto")
     parser.add_argument("--num-threads", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--requests", type=int, default=64)
@@ -164,7 +164,7 @@ def read_arguments() -> argparse.Namespace:
 def main() -> None:
     """Checks, measures, prints. Offline and served runs alternate, so that both see the same machine."""
     arguments = read_arguments()
-    llm = LLM(arguments.model, dtype=arguments.dtype, num_threads=arguments.num_threads, kv_memory=KV_MEMORY)
+    llm = LLM(arguments.model, weights=arguments.weights, num_threads=arguments.num_threads, kv_memory=KV_MEMORY)
     vocab_size = llm.tokenizer.vocab_size
     workload = first_requests(many_requests(vocab_size), arguments.requests)
     server = start_server(arguments)

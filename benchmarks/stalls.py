@@ -1,6 +1,6 @@
 """How long answers stall when a long prompt arrives among them.
 
-Usage: python benchmarks/stalls.py [--model NAME] [--dtype FORMAT] [--num-threads N] [--output FILE]
+Usage: python benchmarks/stalls.py [--model NAME] [--weights FORMAT] [--num-threads N] [--output FILE]
 
 Sixteen sequences decode; then one prompt of 4,096 tokens arrives, and they go on until its first token is there and beyond. The
 gap is the time between two tokens of the same answer. The answers are compared with those that the same requests get without the
@@ -70,11 +70,11 @@ def main() -> None:
     """Checks, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--weights", default="auto")
     parser.add_argument("--num-threads", type=int, default=None)
     parser.add_argument("--output", type=Path, default=None, help="file for the figures")
     arguments = parser.parse_args()
-    llm = LLM(arguments.model, dtype=arguments.dtype, num_threads=arguments.num_threads, kv_memory="1GiB", seed=0)
+    llm = LLM(arguments.model, weights=arguments.weights, num_threads=arguments.num_threads, kv_memory="1GiB", seed=0)
     lengths = [DECODE_PROMPT_TOKENS] * NUM_DECODES + [LONG_PROMPT_TOKENS]
     *prompts, long_prompt = random_prompts(lengths, vocab_size=llm.tokenizer.vocab_size)
     num_output_tokens = QUIET_STEPS * 2 + LONG_PROMPT_TOKENS // 16
@@ -82,7 +82,7 @@ def main() -> None:
     beside = run(llm, prompts, num_output_tokens, long_prompt)
     if alone["answers"] != beside["answers"]:
         sys.exit("the long prompt changed an answer")
-    report = {"parameters": {"model": arguments.model, "dtype": arguments.dtype}, **summarise(beside)}
+    report = {"parameters": {"model": arguments.model, "weights": arguments.weights}, **summarise(beside)}
     for name in ("median_before_ms", "median_ms", "slowest_ms", "slowest_to_median", "slowest_to_before", "long_prompt_ttft_ms"):
         print(f"{name:22}{report[name]:10.2f}")
     save("stalls", report, arguments.output)

@@ -1,6 +1,6 @@
 """Says where the time of the steps of W1 and W64 (see `workloads.py`) goes, operation by operation.
 
-Usage: python benchmarks/steps.py [--model NAME] [--dtype FORMAT] [--num-threads N] [--workloads W1,W64]
+Usage: python benchmarks/steps.py [--model NAME] [--weights FORMAT] [--num-threads N] [--workloads W1,W64]
 
 Prints for each operation its share of the run, the time of a call, and for the matrix products how near they come to the limits
 that the same run probed: a product's weights have to be read once, and its arithmetic has to be done. The last line is JSON.
@@ -26,10 +26,10 @@ KV_MEMORY = "1GiB"
 
 def build(arguments: argparse.Namespace, operations: CpuOperations) -> Engine:
     """Returns an engine whose operations can be timed."""
-    config = EngineConfig(model=arguments.model, dtype=arguments.dtype, kv_memory=KV_MEMORY)
+    config = EngineConfig(model=arguments.model, weights=arguments.weights, kv_memory=KV_MEMORY)
     files = load_model_files(config.model)
     spec = read_spec(files)
-    return build_engine(config, files, spec, load_weights(spec, files.source, operations, config.dtype), operations)
+    return build_engine(config, files, spec, load_weights(spec, files.source, operations, config.weights), operations)
 
 
 def run(engine: Engine, workload: Workload) -> tuple[int, float]:
@@ -61,7 +61,7 @@ def main() -> None:
     """Profiles, prints the tables and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--weights", default="bf16")
     parser.add_argument("--num-threads", type=int, default=default_num_threads())
     parser.add_argument("--workloads", default="W1,W64")
     arguments = parser.parse_args()

@@ -100,7 +100,7 @@ def own_table() -> str:
             continue
         one, many = (f"{timings[name]['output_tokens_per_s']:.0f}" for name in ("W1", "W64"))
         parameters = record["parameters"]
-        rows.append((parameters["model"], parameters["dtype"], one, many, record["processor"], record["commit"]))
+        rows.append((parameters["model"], parameters["weights"], one, many, record["processor"], record["commit"]))
     return table(("model", "weights", "one request, tokens/s", "64 at once, tokens/s", "processor", "commit"), rows)
 
 

@@ -7,7 +7,7 @@ from octavo import LLM, SamplingParams, __version__
 
 def load(task: Task) -> Answer:
     """Loads with a gibibyte of KV memory; the prefix cache is emptied before every run."""
-    llm = LLM(task.model, dtype=task.options["dtype"], num_threads=task.num_threads, kv_memory="1GiB")
+    llm = LLM(task.model, weights=task.options["weights"], num_threads=task.num_threads, kv_memory="1GiB")
 
     def answer(prompts: list[list[int]], output_tokens: list[int]) -> list[list[int]]:
         llm.engine.reset_prefix_cache()

@@ -125,10 +125,10 @@ def test_choices_share_their_prompt_and_survive_preemption(models):
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_every_format_is_exact_in_itself(models, dtype, kv_dtype):
+@pytest.mark.parametrize("weights", ["fp32", "bf16"])
+def test_every_format_is_exact_in_itself(models, weights, kv_dtype):
     prompts, params = workload(11)
-    formats = {"dtype": dtype, "kv_dtype": kv_dtype}
+    formats = {"weights": weights, "kv_dtype": kv_dtype}
     alone = answers_alone(models.engine(enable_prefix_caching=False, **formats), prompts, params)
     chunked = models.engine(max_num_batched_tokens=19, kv_memory="24 blocks", block_size=32, num_threads=2, **formats)
     assert [bits(output) for output in answer(chunked, prompts, params)] == alone

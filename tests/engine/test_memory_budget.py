@@ -22,8 +22,8 @@ MACHINE = HostMemory(16 * GIB, 14 * GIB, STEPS)
 FORMAT_BYTES = {"auto": 8 * GIB, "int8": 4 * GIB, "int4": 2 * GIB}
 
 
-def sizes_in(dtype: str) -> LoadSizes:
-    return LoadSizes(FORMAT_BYTES[dtype], 100 * MIB)
+def sizes_in(weights: str) -> LoadSizes:
+    return LoadSizes(FORMAT_BYTES[weights], 100 * MIB)
 
 
 def budget_of(machine: HostMemory = MACHINE, **settings):
@@ -46,7 +46,7 @@ def test_budget_can_be_a_size_or_a_share_of_the_machine(memory: str | int, expec
 def test_what_others_use_is_measured() -> None:
     busy = HostMemory(16 * GIB, 11 * GIB, STEPS)
     assert budget_of(busy).budget_bytes == 9 * GIB
-    assert budget_of(busy, memory="50%", dtype="int8").budget_bytes == budget_of(memory="50%", dtype="int8").budget_bytes
+    assert budget_of(busy, memory="50%", weights="int8").budget_bytes == budget_of(memory="50%", weights="int8").budget_bytes
 
 
 @pytest.mark.parametrize(("total", "expected"), [(8 * GIB, 2 * GIB), (100 * GIB, 6 * GIB)])
@@ -82,8 +82,8 @@ def test_what_is_no_size_is_refused(value: str) -> None:
 def test_model_that_does_not_fit_is_refused_with_settings_that_do() -> None:
     with pytest.raises(CapacityError, match=r"weights 8\.00 GiB.*memory='4GiB' is 4\.00 GiB") as caught:
         budget_of(memory="4GiB")
-    assert "dtype='int4'" in caught.value.hint and 'memory="' in caught.value.hint
-    assert budget_of(memory="4GiB", dtype="int4").kv_bytes > 0
+    assert "weights='int4'" in caught.value.hint and 'memory="' in caught.value.hint
+    assert budget_of(memory="4GiB", weights="int4").kv_bytes > 0
     larger = caught.value.hint.partition('memory="')[2].partition('"')[0]
     assert budget_of(memory=larger).kv_bytes > 0
 
@@ -142,10 +142,10 @@ class DescribedSource(RandomSource):
         return TensorEntry(shape, "f32", 0, 4 * math.prod(shape))
 
 
-@pytest.mark.parametrize("dtype", ["auto", "fp32", "bf16", "int8", "int4"])
-def test_sizes_from_headers_are_those_of_the_packed_weights(dtype: str) -> None:
+@pytest.mark.parametrize("weights", ["auto", "fp32", "bf16", "int8", "int4"])
+def test_sizes_from_headers_are_those_of_the_packed_weights(weights: str) -> None:
     source = DescribedSource(SPEC, 3)
-    sizes = load_sizes(SPEC, source, dtype)
+    sizes = load_sizes(SPEC, source, weights)
     vectors = sum(source.entry(name).num_bytes for name in source.names() if len(source.shape(name)) == 1)
-    assert sizes.weight_bytes == load_weights(SPEC, source, CpuOperations(1), dtype).num_bytes + vectors
+    assert sizes.weight_bytes == load_weights(SPEC, source, CpuOperations(1), weights).num_bytes + vectors
     assert sizes.unpacked_bytes == 4 * SPEC.vocab_size * SPEC.hidden_size

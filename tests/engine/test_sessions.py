@@ -93,7 +93,7 @@ def test_a_conversation_that_is_not_kept_is_not_saved(models, tmp_path):
         ("kv_dtype", {"kv_dtype": "bf16"}),
         ("layout", {"block_size": 32}),
         ("weights", {"weights_seed": 4}),
-        ("weight_format", {"dtype": "bf16"}),
+        ("weight_format", {"weights": "bf16"}),
         ("config", {"spec": full_attention()}),
     ],
 )

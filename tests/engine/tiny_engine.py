@@ -100,7 +100,7 @@ class TinyModels:
     def __init__(self):
         self._packed = {}
 
-    def engine(self, *, spec=SPEC, num_threads=1, operations=None, end_token_ids=(), dtype="fp32", weights_seed=3, **settings):
+    def engine(self, *, spec=SPEC, num_threads=1, operations=None, end_token_ids=(), weights="fp32", weights_seed=3, **settings):
         """Returns a new engine; ``settings`` are fields of `EngineConfig`."""
         config = EngineConfig(
             **{
@@ -109,21 +109,21 @@ class TinyModels:
                 "max_num_seqs": 16,
                 "max_num_batched_tokens": 64,
                 "seed": 1,
-                "dtype": dtype,
+                "weights": weights,
             }
             | settings
         )
-        parts = self.parts(spec=spec, num_threads=num_threads, operations=operations, dtype=dtype, weights_seed=weights_seed)
+        parts = self.parts(spec=spec, num_threads=num_threads, operations=operations, weights=weights, weights_seed=weights_seed)
         defaults = GenerationDefaults(end_token_ids=frozenset(end_token_ids))
         return build_engine(config, *parts._replace(files=replace(parts.files, defaults=defaults)))
 
-    def parts(self, *, spec=SPEC, num_threads=1, operations=None, dtype="fp32", weights_seed=3):
+    def parts(self, *, spec=SPEC, num_threads=1, operations=None, weights="fp32", weights_seed=3):
         """Returns the model without an engine."""
-        key = (spec, num_threads, dtype, weights_seed, type(operations))
+        key = (spec, num_threads, weights, weights_seed, type(operations))
         if key not in self._packed:
             operations = operations or CpuOperations(num_threads)
-            self._packed[key] = operations, load_weights(spec, RandomSource(spec, weights_seed), operations, dtype)
-        operations, weights = self._packed[key]
+            self._packed[key] = operations, load_weights(spec, RandomSource(spec, weights_seed), operations, weights)
+        operations, packed = self._packed[key]
         files = ModelFiles(
             name="tiny",
             source=RandomSource(spec, weights_seed),
@@ -132,7 +132,7 @@ class TinyModels:
             chat_template=None,
             defaults=GenerationDefaults(),
         )
-        return ModelParts(files, spec, weights, operations)
+        return ModelParts(files, spec, packed, operations)
 
 
 def full_attention(spec=SPEC):

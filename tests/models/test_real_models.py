@@ -35,7 +35,7 @@ def test_logprobs_of_english_text_equal_those_of_transformers(alias):
     path = cache_directory() / "models" / PACKAGED_MODELS[alias].file_name
     if not path.exists():
         pytest.skip(f"{alias} is not in the cache: octavo pull {alias}")
-    engine = load_engine(EngineConfig(model=str(path), dtype="fp32", kv_dtype="fp32", kv_memory="128MiB", max_model_len=1024))
+    engine = load_engine(EngineConfig(model=str(path), weights="fp32", kv_dtype="fp32", kv_memory="128MiB", max_model_len=1024))
     token_ids = engine.tokenizer.encode(TEXT)[:NUM_TOKENS]
     assert len(token_ids) == NUM_TOKENS
     request_id = engine.add_request(token_ids, SamplingParams(max_tokens=1, prompt_logprobs=1))

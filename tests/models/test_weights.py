@@ -8,7 +8,10 @@ import transformers
 
 from models.tiny import OPS, DictSource, build, checkpoint, oracle_logits, paged_logits, relative_error
 from octavo.errors import CheckpointError
+from octavo.kernels.cpu import CpuOperations
+from octavo.kernels.host_tensor import HostTensor
 from octavo.models.hf_config import from_hf_config
+from octavo.models.packing_summary import PackingSummary
 from octavo.models.weights import load_weights
 
 TOKEN_IDS = list(range(20))
@@ -107,3 +110,27 @@ def test_num_bytes_counts_packed_weights_once(tied):
     _, spec, tensors = tied
     weights = load_weights(spec, DictSource(tensors), OPS, "fp32")
     assert weights.num_bytes == sum(value.nbytes for value in tensors.values() if value.ndim == 2)
+
+
+@pytest.mark.parametrize(
+    ("weight_format", "fate"), [("auto", "as in the file"), ("bf16", "as bf16"), ("int4", "rounded to int4 in groups of 32")]
+)
+def test_packing_says_what_became_of_the_tensors(tied, weight_format, fate):
+    _, spec, tensors = tied
+    weights = load_weights(spec, DictSource(tensors), CpuOperations(1), weight_format)
+    num_matrices = sum(value.ndim == 2 for value in tensors.values())
+    expected = f"{num_matrices} f32 {fate}, {len(tensors) - num_matrices} norms and biases as float32: 0 MiB"
+    assert str(weights.packing) == expected
+
+
+def test_packing_tells_tensors_that_keep_their_bits_from_those_that_are_rounded():
+    packing = PackingSummary()
+    quantised, dense = (HostTensor("w", (2, 32), encoding, np.zeros(0)) for encoding in ("q4_1", "bf16"))
+    packing.add([quantised, quantised], "int4", 2**20)
+    packing.add([quantised, dense], "int8", 2**21)
+    packing.add([dense], "bf16", 2**21)
+    packing.add([quantised], "bf16", 0)
+    assert str(packing) == (
+        "3 q4_1 as in the file, 1 bf16 rounded to int8 in groups of 32, "
+        "1 bf16 as in the file, 1 q4_1 as bf16, 0 norms and biases as float32: 5 MiB"
+    )

@@ -26,7 +26,7 @@ def test_a_size_of_another_form_is_refused_by_name_and_value(text):
     "settings",
     [
         {"block_size": 17},
-        {"dtype": "fp8"},
+        {"weights": "fp8"},
         {"kv_dtype": "q4"},
         {"max_num_seqs": 0},
         {"max_num_seqs": True},

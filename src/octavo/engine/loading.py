@@ -8,6 +8,7 @@ Invariants:
 """
 
 import gc
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ from octavo.runner.model_runner import ModelRunner
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
 from octavo.tiers.fingerprint import Fingerprint, take_fingerprint
 from octavo.tiers.opening import open_disk_tier
+
+logger = logging.getLogger("octavo.models")
 
 HEAD_DIM_MULTIPLE, MAX_HEAD_DIM = 16, 256  # what the attention kernels are written for
 
@@ -94,10 +97,12 @@ def load_parts(config: EngineConfig) -> ModelParts:
         files = load_model_files(config.model, chat_template=Path(config.chat_template) if config.chat_template else None)
         spec = read_spec(files)
         check_settings(config, spec)
-        budget = make_budget(config, spec, lambda dtype: load_sizes(spec, files.source, dtype), read_host_memory())
+        budget = make_budget(config, spec, lambda weights: load_sizes(spec, files.source, weights), read_host_memory())
         kv_sizes(config, spec, budget)
         operations = CpuOperations(config.num_threads or default_num_threads())
-        return ModelParts(files, spec, load_weights(spec, files.source, operations, config.dtype), operations, budget)
+        weights = load_weights(spec, files.source, operations, config.weights)
+    logger.info("weights: %s", weights.packing)
+    return ModelParts(files, spec, weights, operations, budget)
 
 
 @contextmanager
@@ -203,7 +208,7 @@ def read_fingerprint(
         source=files.source,
         spec=spec,
         tokenizer=files.tokenizer,
-        weight_format=config.dtype,
+        weight_format=config.weights,
         layout=sizes.layout,
         groups=sizes.groups,
         instruction_set=operations.instruction_set,

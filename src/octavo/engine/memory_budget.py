@@ -19,7 +19,7 @@ from octavo.planner.process_memory import process_bytes, workspace_bytes
 
 MIB, GIB = 2**20, 2**30
 MIN_KV_BYTES = 64 * MIB  # of a suggestion: with less it would load and serve next to nothing
-SMALLER_DTYPES = ("int8", "int4")
+SMALLER_WEIGHTS = ("int8", "int4")
 SMALLER_STEP_TOKENS = (256, 32)
 
 
@@ -70,7 +70,7 @@ def make_budget(config: EngineConfig, spec: ModelSpec, sizes_in: Callable[[str],
     """Returns the budget of an engine on a machine.
 
     Args:
-        sizes_in: the model's sizes for weights held in a dtype.
+        sizes_in: the model's sizes for weights held in a format.
 
     Raises:
         ConfigError: ``memory`` is more than what is available beside the reserve.
@@ -80,7 +80,7 @@ def make_budget(config: EngineConfig, spec: ModelSpec, sizes_in: Callable[[str],
     usable = max(0, memory.allocatable_bytes - reserve)
     budget = _take(config, memory.total_bytes, usable, reserve)
     made = _divide(
-        config, spec, sizes_in(config.dtype), MemoryBudget(budget, memory.allocatable_bytes, reserve, 0, 0, 0, 0, memory.steps)
+        config, spec, sizes_in(config.weights), MemoryBudget(budget, memory.allocatable_bytes, reserve, 0, 0, 0, 0, memory.steps)
     )
     if made.needed_bytes >= budget:
         options = list(_options(config, spec, sizes_in, made))
@@ -143,15 +143,15 @@ def _options(config: EngineConfig, spec: ModelSpec, sizes_in: Callable[[str], Lo
         for tokens in SMALLER_STEP_TOKENS
         if tokens < config.max_num_batched_tokens
     ]
-    smaller += [replace(config, dtype=dtype) for dtype in SMALLER_DTYPES]
+    smaller += [replace(config, weights=weights) for weights in SMALLER_WEIGHTS]
     for changed in smaller:
-        divided = _divide(changed, spec, sizes_in(changed.dtype), made)
+        divided = _divide(changed, spec, sizes_in(changed.weights), made)
         if divided.needed_bytes + MIN_KV_BYTES <= made.budget_bytes:
             yield _changes(config, changed)
 
 
 def _changes(config: EngineConfig, changed: EngineConfig) -> str:
-    names = ("dtype", "max_num_batched_tokens", "max_num_seqs")
+    names = ("weights", "max_num_batched_tokens", "max_num_seqs")
     return " with ".join(f"{name}={getattr(changed, name)!r}" for name in names if getattr(changed, name) != getattr(config, name))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from octavo.errors import CheckpointError
 from octavo.kernels.host_tensor import QUANTISED_ENCODINGS, HostTensor
 from octavo.kernels.operations import Operations, PackedWeight
+from octavo.models.packing_summary import PackingSummary
 from octavo.models.spec import ModelSpec
 from octavo.models.tensor_names import Part, TensorEntry, expected_tensors, head_name, hf_prefix, is_ignorable
 from octavo.models.tensor_source import TensorSource
@@ -46,6 +47,7 @@ class DecoderWeights:
     Attributes:
         head: the output head; the same object as ``embedding`` when tied.
         inverse_frequencies: float64, one array per rotation of the spec, with the corrections that the file holds applied.
+        packing: what was done to the file's tensors.
     """
 
     embedding: PackedWeight
@@ -53,14 +55,12 @@ class DecoderWeights:
     final_norm: np.ndarray
     head: PackedWeight
     inverse_frequencies: tuple[np.ndarray, ...]
+    packing: PackingSummary
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the packed weights; norms and biases, below a thousandth, are left out."""
-        packed = [self.embedding, *([] if self.head is self.embedding else [self.head])]
-        for layer in self.layers:
-            packed += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        return sum(weight.num_bytes for weight in packed)
+        return self.packing.num_bytes
 
 
 def load_weights(spec: ModelSpec, source: TensorSource, ops: Operations, weight_format: str) -> DecoderWeights:
@@ -121,6 +121,7 @@ class Loader:
         self.ops = ops
         self.weight_format = weight_format
         self.entries = entries
+        self.packing = PackingSummary()
 
     def load(self) -> DecoderWeights:
         embedding, head = self.embedding_and_head()
@@ -130,6 +131,7 @@ class Loader:
             final_norm=self.norm(None, "final_norm"),
             head=head,
             inverse_frequencies=self.inverse_frequencies(),
+            packing=self.packing,
         )
 
     def layer(self, layer: int) -> LayerWeights:
@@ -159,11 +161,15 @@ class Loader:
         return self.pack([self.read(layer, part) for part in parts])
 
     def pack(self, tensors: Sequence[HostTensor]) -> PackedWeight:
-        return self.ops.pack_weight(tensors, resolve_format(self.weight_format, tensors))
+        weight_format = resolve_format(self.weight_format, tensors)
+        packed = self.ops.pack_weight(tensors, weight_format)
+        self.packing.add(tensors, weight_format, packed.num_bytes)
+        return packed
 
     def vector(self, layer: int | None, *parts: str) -> np.ndarray | None:
         if (layer, parts[0]) not in self.entries:
             return None
+        self.packing.num_vectors += len(parts)
         return np.concatenate([self.read(layer, part).to_float32() for part in parts])
 
     def norm(self, layer: int | None, part: str) -> np.ndarray | None:

@@ -34,8 +34,8 @@ class LoadSizes:
     unpacked_bytes: int
 
 
-def load_sizes(spec: ModelSpec, source: TensorSource, dtype: str) -> LoadSizes:
-    """Returns the sizes for weights held in ``dtype``, a value of `EngineConfig.dtype`.
+def load_sizes(spec: ModelSpec, source: TensorSource, weights: str) -> LoadSizes:
+    """Returns the sizes for weights held in the format ``weights``, a value of `EngineConfig.weights`.
 
     Raises:
         CheckpointError: the files lack a tensor that the model needs.
@@ -46,12 +46,12 @@ def load_sizes(spec: ModelSpec, source: TensorSource, dtype: str) -> LoadSizes:
     for layer in range(spec.num_layers):
         for parts in STACKED_PARTS:
             unpacked.append(sum(entries[layer, part].num_bytes for part in parts if (layer, part) in entries))
-    return LoadSizes(sum(_size_in_memory(entry, dtype) for entry in entries.values()), max(unpacked))
+    return LoadSizes(sum(_size_in_memory(entry, weights) for entry in entries.values()), max(unpacked))
 
 
-def _size_in_memory(entry: TensorEntry, dtype: str) -> int:
-    keeps_its_bits = dtype == "auto" or (dtype in ("int8", "int4") and entry.encoding in QUANTISED_ENCODINGS)
+def _size_in_memory(entry: TensorEntry, weights: str) -> int:
+    keeps_its_bits = weights == "auto" or (weights in ("int8", "int4") and entry.encoding in QUANTISED_ENCODINGS)
     if keeps_its_bits or len(entry.shape) != 2:
         return packed_bytes(entry.encoding, entry.shape, entry.num_bytes)
     num_elements = round_up(entry.shape[0], OUTPUTS_PER_PANEL) * round_up(entry.shape[1], GROUP_SIZE)
-    return weight_format(dtype).storage.num_bytes(num_elements)
+    return weight_format(weights).storage.num_bytes(num_elements)

@@ -46,6 +46,11 @@ class Reservation:
         """Slots held."""
         return self.run.num_slots if self.run else 0
 
+    @property
+    def num_writable_tokens(self) -> int:
+        """Tokens that the run has room for."""
+        return self.num_reserved_slots if self.run else 0
+
 
 class ReservingMemory:
     """A KV memory of contiguous runs.
