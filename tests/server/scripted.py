@@ -20,7 +20,7 @@ from octavo.models.chat_template import ChatTemplate
 from octavo.models.tokenizer import BYTE_OF_CHARACTER, Tokenizer
 from octavo.runner.model_runner import StepResult
 from octavo.runner.pooling import Pooling
-from octavo.runner.sampler import SampledToken, TokenLogprobs
+from octavo.runner.sampler import TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
@@ -98,8 +98,8 @@ class ScriptedRunner:
                     result.embedded.append((sequence, request.pooling.vector()))
             elif entry.is_last_chunk:
                 first = request.choice_index
-                tokens = [self._next(sequence, request, first + offset) for offset in range(sequence.num_choices)]
-                result.sampled.append((sequence, tokens))
+                for offset in range(sequence.num_choices):
+                    result.sampled.append((sequence, *self._next(sequence, request, first + offset)))
             if request.params.prompt_logprobs is not None:
                 end = min(entry.start + entry.num_tokens, request.num_prompt_tokens - 1)
                 ids = sequence.token_ids[max(entry.start, request.num_prompt_logprobs) + 1 : end + 1]
@@ -115,7 +115,7 @@ class ScriptedRunner:
         pooling.add(np.array(states, np.float32).reshape(-1, 3))
         return pooling.is_complete
 
-    def _next(self, sequence: Sequence, request: SamplingRequest, choice_index: int) -> SampledToken:
+    def _next(self, sequence: Sequence, request: SamplingRequest, choice_index: int) -> tuple[int, TokenLogprobs | None]:
         prompt = bytes(token for token in sequence.token_ids[: sequence.num_prompt_tokens] if token < 256)
         answer = self.script(prompt, 0 if request.params.is_greedy else choice_index)
         position = len(sequence.token_ids) - sequence.num_prompt_tokens

@@ -24,8 +24,8 @@ def requests_of(*temperatures):
 
 def draw(plan, token_ids):
     logits = np.random.default_rng(len(token_ids[0])).standard_normal((len(token_ids), VOCAB_SIZE), np.float32)
-    drawn = Sampler(ReferenceOperations()).sample(logits, plan, token_ids)
-    return [[token_id for token_id, _ in tokens] for tokens in drawn]
+    drawn, _ = Sampler(ReferenceOperations()).sample(logits, plan, token_ids)
+    return drawn
 
 
 def test_a_kept_plan_follows_the_positions():
@@ -41,9 +41,9 @@ def test_a_kept_plan_draws_what_a_new_one_draws():
     for _ in range(6):
         drawn = draw(kept, token_ids)
         assert drawn == draw(DrawPlan(requests, [1, 3, 1]), token_ids)
-        assert [len(tokens) for tokens in drawn] == [1, 3, 1]
-        for known, tokens in zip(token_ids, drawn, strict=True):
-            known.append(tokens[0])
+        assert len(drawn) == 5
+        for known, first in zip(token_ids, (0, 1, 4), strict=True):
+            known.append(drawn[first])
 
 
 def entries_of(requests, *, is_last=True):
@@ -70,3 +70,11 @@ def test_a_plan_cuts_the_rows_into_parts_and_leaves_out_what_is_not_due():
     assert [part.indices for part in plan.parts] == [[0, 2], [3]]
     assert [part.sequences for part in plan.parts] == [[entries[0].sequence, entries[2].sequence], [entries[3].sequence]]
     assert [part.draws.requests for part in plan.parts] == [[requests[0], requests[2]], [requests[3]]]
+
+
+def test_a_sequence_that_starts_choices_is_drawn_for_once_for_each():
+    requests = dict(enumerate(requests_of(1.0, 0.7)))
+    entries = entries_of(requests)
+    entries[0].sequence.num_choices = 3
+    (part,) = StepPlan(entries, requests, 8).parts
+    assert part.drawn_for == [entries[0].sequence] * 3 + [entries[1].sequence]

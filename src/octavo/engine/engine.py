@@ -34,7 +34,7 @@ from octavo.errors import RequestError
 from octavo.outputs import OutputDelta, RequestOutput
 from octavo.runner.model_runner import ModelRunner, StepResult
 from octavo.runner.pooling import Pooling, PoolingKind, check_pooling
-from octavo.runner.sampler import SampledToken, TokenLogprobs
+from octavo.runner.sampler import TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
 from octavo.sampling_params import BeamSearchParams, SamplingParams
 from octavo.scheduler.batch import ScheduledBatch
@@ -341,15 +341,18 @@ class Engine:
             self._add_prompt_logprobs(self._in_flight.choices[sequence_id].request, scored)
         choices = self._in_flight.choices
         deltas = [self._embed(choices[sequence.sequence_id], vector, now) for sequence, vector in result.embedded]
-        for sequence, tokens in result.sampled:
+        sampled = iter(result.sampled)
+        for sequence, token_id, logprobs in sampled:
             choice = choices[sequence.sequence_id]
             if choice.request.is_beam_search:
-                deltas += self._score(choice, tokens[0], now)
+                deltas += self._score(choice, logprobs, now)
                 continue
-            others = self._in_flight.fork(choice, len(tokens)) if len(tokens) > 1 else ()
-            self._append(choice, tokens[0], now, deltas)
-            for other, token in zip(others, tokens[1:], strict=True):
-                self._append(other, token, now, deltas)
+            others = self._in_flight.fork(choice, sequence.num_choices) if sequence.num_choices > 1 else ()
+            self._append(choice, token_id, logprobs, now, deltas)
+            for other, (_, token_id, logprobs) in zip(
+                others, sampled, strict=False
+            ):  # the others first: what comes after them stays
+                self._append(other, token_id, logprobs, now, deltas)
         return deltas
 
     def _note_admissions(self, batch: ScheduledBatch) -> None:
@@ -363,10 +366,10 @@ class Engine:
         assert request.prompt_logprobs is not None, "prompt logprobs arrived that nobody asked for"
         request.prompt_logprobs += [describe_logprobs(entry, self.tokenizer) for entry in scored]
 
-    def _append(self, choice: Choice, token: SampledToken, now: float, deltas: list[OutputDelta]) -> None:
+    def _append(self, choice: Choice, token_id: int, logprobs: TokenLogprobs | None, now: float, deltas: list[OutputDelta]) -> None:
         """Gives a choice its next token, and adds to ``deltas`` what callers may see of it."""
         request = choice.request
-        delta = choice.append(*token)
+        delta = choice.append(token_id, logprobs)
         if len(choice.output.token_ids) <= 1:
             request.note_token(now)
             delta.prompt_logprobs = request.prompt_logprobs
@@ -377,10 +380,9 @@ class Engine:
         elif request.request_id not in self._requests:
             deltas += request.last_deltas()
 
-    def _score(self, choice: Choice, token: SampledToken, now: float) -> list[OutputDelta]:
+    def _score(self, choice: Choice, logprobs: TokenLogprobs | None, now: float) -> list[OutputDelta]:
         """Takes the scores of one beam's next tokens; returns the answers when the search is over."""
         request = choice.request
-        _, logprobs = token
         assert logprobs is not None, "a beam is scored by log-probabilities"
         request.note_token(now)
         if not self._beams[request.request_id].take_scores(choice.sequence, logprobs):

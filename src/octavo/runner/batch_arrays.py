@@ -74,11 +74,16 @@ class BatchArrays:
 
     def _fill_slots(self, num_tokens: int, starts: np.ndarray, counts: np.ndarray, rows: np.ndarray) -> None:
         step, size = self.step, self._block_size
-        first_tokens = step.cu_seqlens_q[: len(counts)]
-        positions = np.arange(num_tokens, dtype=np.int32) + np.repeat(starts - first_tokens, counts)
+        positions = starts
+        if num_tokens > len(counts):  # else there is one token of each, and its position is where the entry starts
+            first_tokens = step.cu_seqlens_q[: len(counts)]
+            positions = np.arange(num_tokens, dtype=np.int32) + np.repeat(starts - first_tokens, counts)
+            rows = np.repeat(rows, counts)
         step.positions[:num_tokens] = positions
-        blocks = step.block_tables[:, np.repeat(rows, counts), positions // size]
-        step.slot_mapping[:, :num_tokens] = blocks.astype(np.int64) * size + positions % size
+        indices, offsets = np.divmod(positions, size)
+        slots = step.slot_mapping[:, :num_tokens]
+        np.multiply(step.block_tables[:, rows, indices], size, out=slots, dtype=np.int64)
+        slots += offsets
 
     def _mirror(self, cache: SequenceCache, row: int) -> None:
         """Writes what changed in a sequence's tables; in most steps of most sequences nothing did."""

@@ -21,11 +21,14 @@ from octavo.runner.batch_arrays import BatchArrays
 from octavo.runner.forward import Forward
 from octavo.runner.kv_check import KVCheck
 from octavo.runner.kv_storage import KVStorage
-from octavo.runner.sampler import SampledToken, Sampler, TokenLogprobs
+from octavo.runner.sampler import Sampler, TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
 from octavo.runner.step_plan import StepPlan
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.sequence import Sequence
+
+# A sequence, the id drawn for it or `NO_TOKEN`, and its log-probabilities where they are wanted.
+SampledToken = tuple[Sequence, int, TokenLogprobs | None]
 
 
 @dataclass
@@ -33,12 +36,12 @@ class StepResult:
     """What a step found out.
 
     Attributes:
-        sampled: each sequence whose last known token was computed, with its new token (or first tokens of its choices).
+        sampled: of each sequence whose last known token was computed, its new token, or one for each choice that it starts.
         prompt_logprobs: by sequence id, entries for the prompt positions that follow the step's tokens.
         embedded: each sequence whose prompt was pooled to its end, with its vector.
     """
 
-    sampled: list[tuple[Sequence, list[SampledToken]]] = field(default_factory=list)
+    sampled: list[SampledToken] = field(default_factory=list)
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     embedded: list[tuple[Sequence, np.ndarray]] = field(default_factory=list)
 
@@ -140,8 +143,8 @@ class ModelRunner:
         last_rows = self._arrays.step.cu_seqlens_q[1 : len(plan.samplings) + 1] - 1
         for part in plan.parts:
             logits = self._compute_logits(last_rows[part.indices])
-            drawn = self._sampler.sample(logits, part.draws, [sequence.token_ids for sequence in part.sequences])
-            result.sampled += zip(part.sequences, drawn, strict=True)
+            token_ids, logprobs = self._sampler.sample(logits, part.draws, [sequence.token_ids for sequence in part.sequences])
+            result.sampled += zip(part.drawn_for, token_ids, logprobs, strict=True)
 
     def _compute_logits(self, rows: np.ndarray) -> np.ndarray:
         spec, weights = self._spec, self._weights

@@ -9,7 +9,6 @@ Invariants:
 """
 
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -34,9 +33,6 @@ class TokenLogprobs:
     chosen_rank: int
 
 
-SampledToken = tuple[int, TokenLogprobs | None]  # a drawn id or `NO_TOKEN`, and its log-probabilities where they are wanted
-
-
 class DrawPlan:
     """How tokens are drawn from some rows of logits, in all steps in which the same sequences are sampled.
 
@@ -54,7 +50,6 @@ class DrawPlan:
 
     def __init__(self, requests: list[SamplingRequest], num_draws: list[int]):
         self.requests = requests
-        self.num_draws = num_draws
         self.rows = np.repeat(np.arange(len(requests), dtype=np.int32), num_draws)
         self.parameters = np.array([request.sampling_parameters for request in requests], np.float32)[self.rows]
         self.changes_logits = any(request.changes_logits for request in requests)
@@ -81,11 +76,16 @@ class Sampler:
     def __init__(self, operations: Operations):
         self._operations = operations
 
-    def sample(self, logits: np.ndarray, plan: DrawPlan, token_ids: list[list[int]]) -> list[list[SampledToken]]:
-        """Draws tokens from each row of ``logits`` (float32 ``[rows, vocab]``, overwritten).
+    def sample(
+        self, logits: np.ndarray, plan: DrawPlan, token_ids: list[list[int]]
+    ) -> tuple[list[int], list[TokenLogprobs | None]]:
+        """Draws the plan's tokens from ``logits`` (float32 ``[rows, vocab]``, overwritten), those of a row side by side.
 
         Args:
             token_ids: the tokens so far of each row's sequence.
+
+        Returns:
+            The drawn ids, `NO_TOKEN` among them, and their log-probabilities where they are wanted.
         """
         requests, raw = plan.requests, logits
         if plan.changes_logits:
@@ -97,10 +97,7 @@ class Sampler:
         self._operations.sample(logits, plan.rows, plan.parameters, plan.keys(list(map(len, token_ids))), drawn)
         if plan.changes_logits:
             drawn[np.isneginf(logits[plan.rows, drawn])] = NO_TOKEN
-        tokens = zip(drawn.tolist(), self._report(raw, plan, drawn), strict=True)
-        if len(drawn) == len(requests):
-            return [[token] for token in tokens]
-        return [list(islice(tokens, num)) for num in plan.num_draws]
+        return drawn.tolist(), self._report(raw, plan, drawn)
 
     def logprobs(self, logits: np.ndarray, rows: np.ndarray, chosen: np.ndarray, num_top: int) -> list[TokenLogprobs]:
         """Returns what the raw distributions ``logits[rows]`` say of ``chosen`` and of their ``num_top`` most likely tokens."""

@@ -23,11 +23,13 @@ class PlanPart:
     Attributes:
         indices: their entries' places in the batch.
         draws: what is drawn from each.
+        drawn_for: the sequence of each draw.
     """
 
     indices: list[int]
     sequences: list[Sequence]
     draws: DrawPlan
+    drawn_for: list[Sequence]
 
 
 class StepPlan:
@@ -57,7 +59,8 @@ class StepPlan:
     def _part(self, entries: list[ScheduledSequence], indices: list[int]) -> PlanPart:
         sequences = [entries[index].sequence for index in indices]
         num_draws = [sequence.num_choices for sequence in sequences]
-        return PlanPart(indices, sequences, DrawPlan([self.samplings[index] for index in indices], num_draws))
+        draws = DrawPlan([self.samplings[index] for index in indices], num_draws)
+        return PlanPart(indices, sequences, draws, [sequences[row] for row in draws.rows.tolist()])
 
 
 def _key(entries: list[ScheduledSequence]) -> tuple[list[Sequence], list[bool], list[int]]:

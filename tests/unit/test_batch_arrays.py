@@ -1,0 +1,75 @@
+"""`octavo.runner.batch_arrays`: the arrays say of every token what its sequence says, whatever the step is made of."""
+
+import random
+
+import pytest
+
+from octavo.kernels.step_arrays import StepArrays
+from octavo.memory.block_table import BlockTable
+from octavo.memory.sequence_cache import SequenceCache
+from octavo.runner.batch_arrays import BatchArrays
+from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
+from octavo.scheduler.sequence import Sequence
+
+BLOCK_SIZE, NUM_ROWS, NUM_GROUPS, MAX_BLOCKS = 16, 8, 2, 8
+LARGE = 2**28  # a slot of such a block is beyond 32 bits
+
+
+def make_sequence(source, row):
+    """Returns a running sequence with as many blocks as its tokens need, in tables of random ids."""
+    sequence = Sequence(row, [source.randrange(1000) for _ in range(source.randrange(1, MAX_BLOCKS * BLOCK_SIZE))], 4096)
+    num_blocks = -(-sequence.num_tokens // BLOCK_SIZE)
+    tables = [BlockTable([source.randrange(LARGE, LARGE + 99) for _ in range(num_blocks)], 0) for _ in range(NUM_GROUPS)]
+    sequence.row, sequence.cache = row, SequenceCache((), 0, tuple(tables), registers=False)
+    return sequence
+
+
+def check(step, entries):
+    """Compares the arrays with what each entry's sequence says."""
+    place = 0
+    for index, entry in enumerate(entries):
+        sequence = entry.sequence
+        assert step.cu_seqlens_q[index] == place and step.table_rows[index] == sequence.row
+        assert step.context_lens[index] == entry.start + entry.num_tokens
+        for position in range(entry.start, entry.start + entry.num_tokens):
+            assert (step.token_ids[place], step.positions[place]) == (sequence.token_ids[position], position)
+            for group, table in enumerate(sequence.cache.tables):
+                slot = table.block_ids[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+                assert step.slot_mapping[group, place] == slot
+            place += 1
+    assert step.cu_seqlens_q[len(entries)] == place
+
+
+@pytest.mark.parametrize("only_decodes", [True, False])
+def test_arrays_of_steps_of_every_kind(only_decodes):
+    source = random.Random(5)
+    step = StepArrays.allocate(max_tokens=1024, max_seqs=NUM_ROWS, num_groups=NUM_GROUPS, max_blocks_per_seq=MAX_BLOCKS)
+    arrays = BatchArrays(step, BLOCK_SIZE)
+    sequences = [make_sequence(source, row) for row in range(NUM_ROWS)]
+    for _ in range(20):
+        chosen = source.sample(sequences, source.randrange(1, NUM_ROWS + 1))
+        starts = [source.randrange(sequence.num_tokens) for sequence in chosen]
+        counts = [
+            1 if only_decodes else source.randrange(1, sequence.num_tokens - start + 1)
+            for sequence, start in zip(chosen, starts, strict=True)
+        ]
+        entries = [ScheduledSequence(*entry, True) for entry in zip(chosen, starts, counts, strict=True)]
+        sizes = arrays.fill(ScheduledBatch(entries, num_tokens=sum(counts)))
+        assert (sizes.num_tokens, sizes.num_seqs) == (sum(counts), len(entries))
+        check(step, entries)
+
+
+def test_a_block_that_is_replaced_or_added_is_seen_in_the_next_step():
+    sequence = make_sequence(random.Random(6), 3)
+    step = StepArrays.allocate(max_tokens=64, max_seqs=NUM_ROWS, num_groups=NUM_GROUPS, max_blocks_per_seq=MAX_BLOCKS)
+    arrays = BatchArrays(step, BLOCK_SIZE)
+    entries = [ScheduledSequence(sequence, 0, 1, False)]
+    arrays.fill(ScheduledBatch(entries, num_tokens=1))
+    for table in sequence.cache.tables:
+        table.replace(0, 7)
+        table.append(11)
+    sequence.cache.num_mirrored_blocks = 0
+    arrays.fill(ScheduledBatch(entries, num_tokens=1))
+    check(step, entries)
+    length = sequence.cache.table_length
+    assert (step.block_tables[:, 3, :length] == [table.block_ids for table in sequence.cache.tables]).all()
