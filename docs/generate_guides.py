@@ -1,4 +1,4 @@
-"""Fills the tables of the guides that come from the planner and from committed measurements.
+"""Fills the tables of the guides and concepts that come from the planner and from committed measurements.
 
 Usage: python docs/generate_guides.py [--check]        (--check writes nothing and fails when a page is out of date)
 
@@ -21,7 +21,7 @@ from octavo.planner.plan import Plan, Planner, PlanRequest
 from octavo.planner.shipped_models import shipped_models
 from octavo.planner.weight_sizes import sizes_from_parameters
 
-GUIDES = Path(__file__).parent / "guides"
+FOLDERS = [Path(__file__).parent / name for name in ("concepts", "guides")]
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 BLOCK = re.compile(r"<!-- table: ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 GIB = 2**30
@@ -120,7 +120,31 @@ def peers_table() -> str:
     return table(("engine, weights (version)", "one request, tokens/s", "64 at once, tokens/s", "ready after, s"), rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"dgx-spark": spark_table, "own-throughput": own_table, "peers": peers_table}
+def accuracy_table() -> str:
+    """Returns what `benchmarks/accuracy.py` measured of the formats."""
+    record = json.loads((RESULTS / "accuracy.json").read_text(encoding="utf-8"))
+    rows = [
+        (
+            model["model"],
+            "as in the file" if row["weights"] == "auto" else row["weights"],
+            row["kv_dtype"],
+            f"{row['weights_bytes'] / 2**20:.0f}",
+            f"{row['perplexity']:.2f}",
+            f"{row['divergence']:.4f}",
+            f"{100 * row['changed_share']:.1f} %",
+        )
+        for model in record["models"]
+        for row in model["rows"]
+    ]
+    return table(("model", "weights", "KV", "MiB", "perplexity", "divergence from bf16, nats", "another most likely token"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "accuracy": accuracy_table,
+    "dgx-spark": spark_table,
+    "own-throughput": own_table,
+    "peers": peers_table,
+}
 
 
 def fill(text: str) -> str:
@@ -131,7 +155,7 @@ def fill(text: str) -> str:
 def main() -> None:
     """Writes the pages, or checks them."""
     outdated = []
-    for path in sorted(GUIDES.glob("*.md")):
+    for path in sorted(page for folder in FOLDERS for page in folder.glob("*.md")):
         old = path.read_text(encoding="utf-8")
         new = fill(old)
         if new != old:
