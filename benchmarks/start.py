@@ -4,7 +4,8 @@ Usage: python benchmarks/start.py [--model NAME] [--repeats N] [--output FILE]
 
 The file cache is warm and Python's byte code is there, as in an installed package: each command runs once before it is timed. Every
 run must print the same first piece of text. A server is killed as soon as it answers, so that each but the first is one that was
-started again after a crash. Medians; the least time is what the machine does when nothing disturbs it.
+started again after a crash; the last one is left idle for some seconds. Medians; the least time is what the machine does when
+nothing disturbs it.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -26,6 +29,7 @@ PROMPT = "The capital of France is"
 TARGET_S = 0.8  # to the first token, from the file's own weights
 SERVER_TARGET_S = 2.0
 POLL_S = 0.01
+IDLE_S = 5.0
 
 
 def start_s(arguments: list[str], environment: dict[str, str]) -> tuple[float, bytes]:
@@ -59,10 +63,23 @@ def summary(times: list[float]) -> dict[str, float]:
 
 
 def measure_server(model: str, environment: dict[str, str], repeats: int) -> dict[str, float]:
-    """Returns the times until a server's ``/ready`` answers; each is killed then."""
+    """Returns the times until a server's ``/ready`` answers, each killed then, and the share of a core that an idle one uses."""
     port = free_port()
-    server_ready_s(model, port, environment)
-    return summary([server_ready_s(model, port, environment) for _ in range(repeats)])
+    times = []
+    for _ in range(1 + repeats):
+        with ready_server(model, port, environment) as (_, elapsed_s):
+            times.append(elapsed_s)
+    with ready_server(model, port, environment) as (process, _):
+        before_s = processor_s(process)
+        time.sleep(IDLE_S)
+        idle_core_share = (processor_s(process) - before_s) / IDLE_S
+    return {**summary(times[1:]), "idle_core_share": idle_core_share}
+
+
+def processor_s(process: subprocess.Popen) -> float:
+    """Returns the processor time that a process has used."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
@@ -72,8 +89,9 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def server_ready_s(model: str, port: int, environment: dict[str, str]) -> float:
-    """Starts a server on ``port`` and kills it when it answers; returns the seconds between."""
+@contextmanager
+def ready_server(model: str, port: int, environment: dict[str, str]) -> Iterator[tuple[subprocess.Popen, float]]:
+    """Starts a server on ``port``, waits until it answers, and kills it after the body; yields it and the seconds it took."""
     started = time.perf_counter()
     command = [sys.executable, "-m", "octavo", "serve", model, "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
@@ -81,9 +99,10 @@ def server_ready_s(model: str, port: int, environment: dict[str, str]) -> float:
             if process.poll() is not None:
                 sys.exit("octavo serve ended")
             time.sleep(POLL_S)
-        elapsed_s = time.perf_counter() - started
-        process.kill()
-    return elapsed_s
+        try:
+            yield process, time.perf_counter() - started
+        finally:
+            process.kill()
 
 
 def answers(port: int) -> bool:
@@ -126,6 +145,7 @@ def main() -> None:
             print_row(name, figures[name])
         figures["server ready"] = measure_server(arguments.model, environment, arguments.repeats)
         print_row("server ready", figures["server ready"])
+        print(f"{'idle server':38}{figures['server ready']['idle_core_share']:.2%} of a core")
     targets = {"target_s": TARGET_S, "server_target_s": SERVER_TARGET_S}
     save("start", {**targets, "repeats": arguments.repeats, "figures": figures}, arguments.output)
 

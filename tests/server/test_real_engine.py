@@ -1,6 +1,7 @@
 """The whole stack on a tiny random model: what HTTP says is what the engine computes, to the bit."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -83,3 +84,13 @@ def test_small_pool_serves_everybody(models: TinyModels) -> None:
         alone = answer(models.engine(), prompts, SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True))
         assert [choice["token_ids"] for choice in body["choices"]] == [result.outputs[0].token_ids for result in alone]
         server.wait_until_idle()
+
+
+def test_an_idle_server_leaves_the_processor_alone(models: TinyModels) -> None:
+    with running_server(models.engine(num_threads=2)) as server:
+        server.complete(prompt=PROMPTS[-1], max_tokens=20)
+        server.wait_until_idle()
+        time.sleep(0.05)  # past the kernels' spinning
+        before = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - before < 0.05

@@ -1,9 +1,11 @@
 """The default number of threads."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from octavo.kernels import cpu_count
 from octavo.kernels.cpu_count import count_cores, cpu_quota, default_num_threads
 
 
@@ -13,8 +15,29 @@ def cgroup_root(tmp_path):
     return tmp_path
 
 
+def default_within(cpus):
+    """Returns the default of a thread that may use only ``cpus``."""
+
+    def count():
+        os.sched_setaffinity(0, cpus)  # of this thread alone
+        return default_num_threads()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(count).result()
+
+
 def test_default_lies_within_the_affinity_mask():
-    assert 1 <= default_num_threads() <= len(os.sched_getaffinity(0))
+    allowed = os.sched_getaffinity(0)
+    assert 1 <= default_num_threads() <= len(allowed)
+    assert default_within({min(allowed)}) == 1
+
+
+@pytest.mark.parametrize(("granted", "expected"), [("100000", 1), ("20000", 1), ("250000", 2)])
+def test_default_lies_within_the_quota(monkeypatch, tmp_path, granted, expected):
+    monkeypatch.setattr(cpu_count, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(cpu_count, "count_cores", lambda cpus, topology: 8)
+    (tmp_path / "cpu.max").write_text(f"{granted} 100000\n")
+    assert default_num_threads() == expected
 
 
 def test_no_quota_grants_more_than_any_machine_has(cgroup_root):
