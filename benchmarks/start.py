@@ -37,7 +37,7 @@ def start_s(arguments: list[str], environment: dict[str, str]) -> tuple[float, b
     started = time.perf_counter()
     with subprocess.Popen([sys.executable, "-m", "octavo", *arguments], stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
-        first = os.read(process.stdout.fileno(), 64)
+        first = os.read(process.stdout.fileno(), 64).rstrip(b"\n")  # the end of the line may come with it or later
         elapsed_s = time.perf_counter() - started
         process.stdout.read()
     if process.returncode != 0:
