@@ -26,7 +26,7 @@ def write_shape(folder: Path, name: str) -> None:
         folder: an existing directory.
         name: as ``octavo plan`` takes it.
     """
-    write_checkpoint(folder, {"architectures": [name], **shipped_models()[name].config})
+    write_checkpoint(folder, shipped_models()[name].config)
 
 
 def write_checkpoint(folder: Path, config: Mapping[str, Any]) -> None:
