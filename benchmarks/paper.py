@@ -15,7 +15,7 @@ from octavo.simulator.lengths import DATASETS
 from octavo.simulator.report import Report
 from octavo.simulator.settings import SimulationSettings, simulate
 from octavo.simulator.sharing import BlockCounts, count_blocks
-from octavo.simulator.step_time import A100_40GB, OPT_13B
+from octavo.simulator.step_time import A100_40GB, OPT_13B, Roofline
 from reporting import save
 
 FAR_OFF_RATIO = 0.15
@@ -91,7 +91,7 @@ def run(lengths: str, allocator: str, num_requests: int, seed: int, *, block_siz
         prefix_caching=False,
         seed=seed,
     )
-    return simulate(settings, OPT_13B, A100_40GB)
+    return simulate(settings, OPT_13B, Roofline(OPT_13B, A100_40GB))
 
 
 def split_lines(reports: dict[str, Report]) -> list[Line]:

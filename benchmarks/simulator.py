@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from octavo.simulator.settings import SimulationSettings, simulate
-from octavo.simulator.step_time import A100_40GB, OPT_13B
+from octavo.simulator.step_time import A100_40GB, OPT_13B, Roofline
 from reporting import save
 
 NUM_USERS = 1000
@@ -34,7 +34,7 @@ def main() -> None:
         prefix_caching=False,
     )
     started = time.thread_time()
-    report = simulate(settings, OPT_13B, A100_40GB)
+    report = simulate(settings, OPT_13B, Roofline(OPT_13B, A100_40GB))
     elapsed_s = time.thread_time() - started
     assert report.num_finished == num_requests, "every request is answered"
     figures = {

@@ -139,11 +139,31 @@ def accuracy_table() -> str:
     return table(("model", "weights", "KV", "MiB", "perplexity", "divergence from bf16, nats", "another most likely token"), rows)
 
 
+def simulation_table() -> str:
+    """Returns what `benchmarks/simulation_vs_reality.py` measured and simulated."""
+    rows = []
+    for path in sorted(RESULTS.glob("simulation-vs-reality-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        for outcome in record["outcomes"]:
+            names = ("mean_running", "output_tokens_per_s")
+            cells = [
+                f"{outcome[kind][name]:.{digits}f}"
+                for name, digits in zip(names, (1, 0), strict=True)
+                for kind in ("simulated", "real")
+            ]
+            steps = f"{outcome['simulated']['num_steps']} / {outcome['real']['num_steps']}"
+            times = record["step_times"]
+            rows.append((f"{times['model']}, {times['weights']}", outcome["kv_memory"], *cells, steps))
+    headings = ("model, weights", "KV memory", "at once, simulated", "real", "tokens/s, simulated", "real", "steps")
+    return table(headings, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy_table,
     "dgx-spark": spark_table,
     "own-throughput": own_table,
     "peers": peers_table,
+    "simulation": simulation_table,
 }
 
 

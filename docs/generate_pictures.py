@@ -8,7 +8,7 @@ from pathlib import Path
 
 from octavo.comparison.svg import Drawing, share_bar
 from octavo.simulator.settings import SimulationSettings, simulate
-from octavo.simulator.step_time import A100_40GB, OPT_13B
+from octavo.simulator.step_time import A100_40GB, OPT_13B, Roofline
 
 PICTURES = Path(__file__).parent / "pictures"
 ALLOCATORS = {
@@ -35,7 +35,9 @@ STYLE = (
 
 def shares(allocator: str) -> dict[str, float]:
     """Returns what a simulated memory's slots are used for while requests wait for it."""
-    report = simulate(SimulationSettings(allocator=allocator, rate=2.0, requests=NUM_REQUESTS), OPT_13B, A100_40GB)
+    report = simulate(
+        SimulationSettings(allocator=allocator, rate=2.0, requests=NUM_REQUESTS), OPT_13B, Roofline(OPT_13B, A100_40GB)
+    )
     assert report.split is not None, "requests wait at this rate"
     return report.split
 

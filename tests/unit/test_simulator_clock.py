@@ -11,10 +11,10 @@ from octavo.simulator.replica import Replica
 from octavo.simulator.routers import LeastLoaded, PrefixAffine, RoundRobin
 from octavo.simulator.simulation import Simulation
 from octavo.simulator.statistics import Statistics
-from octavo.simulator.step_time import MachineRates, ModelCosts, StepTime
+from octavo.simulator.step_time import MachineRates, ModelCosts, Roofline
 from octavo.simulator.workload import ClosedLoop, OpenLoop, Request, RequestSource
 
-MODEL = ModelCosts(1, 0, 0, (None,), 0, 64)
+MODEL = ModelCosts(1, 0, 0, (None,), 0, 64, None)
 ONE_SECOND_A_STEP = MachineRates(1e30, 1e30, step_overhead_s=1.0)
 
 
@@ -39,7 +39,7 @@ def request(arrival_s: float, num_prompt_tokens: int, num_output_tokens: int, af
 def make_replica(statistics: Statistics) -> Replica:
     """Returns a machine whose every step takes a second."""
     kv = KVManager(num_blocks=64, block_size=4, groups=[LayerGroup((0,), None)], enable_prefix_caching=False)
-    return Replica(kv, SchedulerLimits(8, 64), StepTime(MODEL, ONE_SECOND_A_STEP), statistics, 64)
+    return Replica(kv, SchedulerLimits(8, 64), Roofline(MODEL, ONE_SECOND_A_STEP), statistics, 64)
 
 
 def run(workload) -> tuple[Statistics, float]:

@@ -8,16 +8,16 @@ from octavo.errors import ConfigError
 from octavo.simulator.memories import ALLOCATORS
 from octavo.simulator.routers import ROUTERS
 from octavo.simulator.settings import SimulationSettings, simulate
-from octavo.simulator.step_time import MachineRates, ModelCosts
+from octavo.simulator.step_time import MachineRates, ModelCosts, Roofline
 
-MODEL = ModelCosts(1000, 2000, 8, (None, None), 4, 128)  # 16 bytes of K/V per token
+MODEL = ModelCosts(1000, 2000, 8, (None, None), 4, 128, None)  # 16 bytes of K/V per token
 MACHINE = MachineRates(1e6, 1e9)
 
 
 def run(**settings):
     """Returns the report of a simulation on a small model with a memory of 512 tokens."""
     given = {"kv_memory": str(512 * 16), "lengths": "alpaca", "requests": 60, "rate": 50.0, **settings}
-    return simulate(SimulationSettings(**given), MODEL, MACHINE)
+    return simulate(SimulationSettings(**given), MODEL, Roofline(MODEL, MACHINE))
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
@@ -102,14 +102,17 @@ def test_cost_is_price_times_time_over_tokens() -> None:
 def test_progress_reaches_the_number_of_requests() -> None:
     counts = []
     settings = SimulationSettings(kv_memory=str(512 * 16), lengths="alpaca", requests=20)
-    simulate(settings, MODEL, MACHINE, counts.append)
+    simulate(settings, MODEL, Roofline(MODEL, MACHINE), counts.append)
     assert counts == list(range(1, 21))
 
 
 def test_windowed_layers_read_and_hold_less() -> None:
     windowed = dataclasses.replace(MODEL, windows=(16, None))
     settings = SimulationSettings(kv_memory=str(512 * 16), lengths="alpaca", requests=100, rate=200.0)
-    assert simulate(settings, windowed, MACHINE).elapsed_s < simulate(settings, MODEL, MACHINE).elapsed_s
+    assert (
+        simulate(settings, windowed, Roofline(windowed, MACHINE)).elapsed_s
+        < simulate(settings, MODEL, Roofline(MODEL, MACHINE)).elapsed_s
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.sequence import Sequence
 from octavo.simulator.statistics import Durations, Goals
-from octavo.simulator.step_time import OPT_13B, MachineRates, ModelCosts, StepTime
+from octavo.simulator.step_time import OPT_13B, MachineRates, ModelCosts, Roofline
 
-MODEL = ModelCosts(1000, 2000, 8, (None, None, 4), 5, 128)
+MODEL = ModelCosts(1000, 2000, 8, (None, None, 4), 5, 128, None)
 
 
 def batch(*entries: tuple[int, int]) -> ScheduledBatch:
@@ -19,25 +19,25 @@ def batch(*entries: tuple[int, int]) -> ScheduledBatch:
 
 
 def test_reading_counts_weights_once_and_each_context() -> None:
-    reads_one_byte_a_second = StepTime(MODEL, MachineRates(1, 1e30))
+    reads_one_byte_a_second = Roofline(MODEL, MachineRates(1, 1e30))
     # Full layers see 10 and 3 tokens, the windowed one 4 and 3.
     assert reads_one_byte_a_second.seconds(batch((9, 1), (0, 3))) == 2000 + 8 * (2 * (10 + 3) + 4 + 3)
 
 
 def test_arithmetic_counts_every_token() -> None:
-    computes_one_flop_a_second = StepTime(MODEL, MachineRates(1e30, 1))
+    computes_one_flop_a_second = Roofline(MODEL, MachineRates(1e30, 1))
     assert computes_one_flop_a_second.seconds(batch((9, 1), (0, 3))) == 2 * 1000 * 4 + 4 * 5 * (2 * (10 + 9) + 4 + 9)
 
 
 def test_the_slower_of_the_two_decides_and_overheads_are_added() -> None:
-    reading, computing = StepTime(MODEL, MachineRates(1, 1e30)), StepTime(MODEL, MachineRates(1e30, 1))
-    both = StepTime(MODEL, MachineRates(1, 1, step_overhead_s=7, sequence_overhead_s=0.5))
+    reading, computing = Roofline(MODEL, MachineRates(1, 1e30)), Roofline(MODEL, MachineRates(1e30, 1))
+    both = Roofline(MODEL, MachineRates(1, 1, step_overhead_s=7, sequence_overhead_s=0.5))
     step = batch((9, 1), (0, 3))
     assert both.seconds(step) == max(reading.seconds(step), computing.seconds(step)) + 8
 
 
 def test_moved_slots_are_read_and_written() -> None:
-    step_time = StepTime(MODEL, MachineRates(1, 1e30))
+    step_time = Roofline(MODEL, MachineRates(1, 1e30))
     assert step_time.seconds(batch((9, 1)), 10) - step_time.seconds(batch((9, 1))) == 2 * 10 * 3 * 8
 
 

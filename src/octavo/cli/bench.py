@@ -1,4 +1,4 @@
-"""``octavo bench serve``: measures a running server.
+"""``octavo bench``: measures a running server; of this machine, see `bench_machine.py`.
 
 Owns: the options, the progress bar and the table. Must not know: what the figures mean.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from octavo.cli.bench_machine import machine
 from octavo.cli.load import WORKLOADS, Load, find_model, make_requests, run_load, summarise
 from octavo.cli.load_chart import draw_load
 from octavo.planner.chart import make_figure
@@ -19,6 +20,9 @@ from octavo.planner.chart import make_figure
 @click.group("bench")
 def command() -> None:
     """Measure."""
+
+
+command.add_command(machine)
 
 
 def _read_counts(_ctx: click.Context, _option: click.Parameter, given: str) -> list[int]:

@@ -22,7 +22,7 @@ COMMANDS = {  # name -> what `octavo --help` says of it
     "generate": "Continue a text, given as an argument or on standard input.",
     "chat": "Talk with a model in the terminal.",
     "serve": "Serve a model over HTTP to OpenAI's clients.",
-    "bench": "Measure a running server.",
+    "bench": "Measure a running server, or this machine.",
     "top": "Show what a running server does.",
     "session": "Save conversations of a running server with their KV, and load them again.",
     "pull": "Fetch a model's files, so that everything works offline afterwards.",

@@ -5,6 +5,7 @@ Owns: the choice of model and machine, and how reports are shown. Must not know:
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,13 +14,22 @@ from rich.table import Table
 
 from octavo.cli.options import given_settings, settings_options, with_options
 from octavo.cli.terminal import progress_bar, working
+from octavo.config import EngineConfig
 from octavo.errors import ConfigError
+from octavo.simulator.fitted_time import FittedRates, FittedStepTime, load_rates
 from octavo.simulator.memories import ALLOCATORS, PAGED
 from octavo.simulator.report import Report, Spread
 from octavo.simulator.settings import SimulationSettings, simulate
-from octavo.simulator.step_time import A100_40GB, OPT_13B, MachineRates, ModelCosts, model_costs
+from octavo.simulator.step_time import A100_40GB, OPT_13B, MachineRates, ModelCosts, Roofline, model_costs
 
 PAPER_MODEL, PAPER_MACHINE, THIS_MACHINE = "opt-13b", "a100-40gb", "this"
+ENGINE = EngineConfig()
+ROOFLINE_OPTIONS = {  # option -> the rate that it replaces, and its unit
+    "bandwidth_gb_per_s": ("bytes_per_s", 1e9),
+    "tflops": ("flop_per_s", 1e12),
+    "step_overhead_ms": ("step_overhead_s", 1e-3),
+    "sequence_overhead_ms": ("sequence_overhead_s", 1e-3),
+}
 
 
 @with_options(*settings_options(SimulationSettings, skip=["allocator"]))
@@ -37,9 +47,12 @@ PAPER_MODEL, PAPER_MACHINE, THIS_MACHINE = "opt-13b", "a100-40gb", "this"
 @click.option(
     "--machine",
     type=click.Choice([PAPER_MACHINE, THIS_MACHINE]),
-    default=PAPER_MACHINE,
-    show_default=True,
-    help="Whose rates to start from; this measures the processor for a second.",
+    help=f"Whose rates to start from; {THIS_MACHINE} measures the processor for a second.  [default: {PAPER_MACHINE}]",
+)
+@click.option(
+    "--step-times",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Times of real steps of MODEL, instead of a machine: a file that `octavo bench machine MODEL --output` wrote.",
 )
 @click.option("--bandwidth-gb-per-s", type=click.FloatRange(min=0, min_open=True), help="Memory bandwidth, in the machine's place.")
 @click.option("--tflops", type=click.FloatRange(min=0, min_open=True), help="Arithmetic, in the machine's place.")
@@ -47,14 +60,23 @@ PAPER_MODEL, PAPER_MACHINE, THIS_MACHINE = "opt-13b", "a100-40gb", "this"
 @click.option("--sequence-overhead-ms", type=click.FloatRange(min=0), help="Time added to a step for each sequence in it.")
 @click.option("--weight-bits", type=click.FloatRange(min=0, min_open=True), default=16, show_default=True, help="Bits per weight.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object for each allocator, instead of a table.")
-def command(model: str, allocators: tuple[str, ...], machine: str, weight_bits: float, as_json: bool, **options: Any) -> None:
+def command(
+    model: str,
+    allocators: tuple[str, ...],
+    machine: str | None,
+    step_times: Path | None,
+    weight_bits: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Simulate serving MODEL: the real scheduler and memory, under a virtual clock.
 
     MODEL is opt-13b, as in the PagedAttention paper, or whatever `octavo serve` takes; of it only the description is used.
     """
-    settings = SimulationSettings(**given_settings(SimulationSettings, options))
-    costs = _read_costs(model, weight_bits, settings.kv_dtype)
-    rates = _given_rates(_read_rates(machine), options)
+    settings = _settings(model, options)
+    fitted = _read_step_times(step_times, machine, options)
+    costs = _read_costs(model, weight_bits, settings, fitted)
+    step_time = FittedStepTime(costs, fitted) if fitted else Roofline(costs, _given_rates(_read_rates(machine), options))
     reports = {}
     for allocator in dict.fromkeys(allocators):
         with progress_bar("requests") as bar:
@@ -62,16 +84,43 @@ def command(model: str, allocators: tuple[str, ...], machine: str, weight_bits: 
             reports[allocator] = simulate(
                 replace(settings, allocator=allocator),
                 costs,
-                rates,
+                step_time,
                 lambda num_finished, bar=bar, task=task: bar.update(task, completed=num_finished),
             )
     if as_json:
-        click.echo(json.dumps([{"allocator": allocator, **asdict(report)} for allocator, report in reports.items()]))
+        errors = {"step_time_error": _step_time_error(fitted)}
+        click.echo(json.dumps([{"allocator": allocator, **asdict(report), **errors} for allocator, report in reports.items()]))
     else:
         _print_table(reports)
+        click.echo(f"\nstep times: {fitted.describe() if fitted else 'a roofline, not fitted to any engine'}")
 
 
-def _read_costs(model: str, weight_bits: float, kv_dtype: str) -> ModelCosts:
+def _settings(model: str, options: dict[str, Any]) -> SimulationSettings:
+    """Returns the settings that the user gave; a model of this engine has the engine's token budget if none is given."""
+    given = given_settings(SimulationSettings, options)
+    if model != PAPER_MODEL:
+        given.setdefault("max_num_batched_tokens", max(ENGINE.max_num_batched_tokens, given.get("max_num_seqs", 0)))
+    return SimulationSettings(**given)
+
+
+def _read_step_times(path: Path | None, machine: str | None, options: dict[str, Any]) -> FittedRates | None:
+    if path is None:
+        return None
+    roofline = [name for name in ROOFLINE_OPTIONS if options[name] is not None]
+    if machine is not None or roofline:
+        name = roofline[0] if roofline else "machine"
+        raise ConfigError(f"step_times and {name} contradict each other", hint="give one of them")
+    return load_rates(path)
+
+
+def _step_time_error(fitted: FittedRates | None) -> dict[str, float] | None:
+    return {"step_ratio": fitted.step_error_ratio, "run_ratio": fitted.largest_run_error} if fitted else None
+
+
+def _read_costs(model: str, weight_bits: float, settings: SimulationSettings, fitted: FittedRates | None) -> ModelCosts:
+    kv_dtype = settings.kv_dtype
+    if model == PAPER_MODEL and fitted is not None:
+        raise ConfigError(f"the step times are those of {fitted.model}, not of {PAPER_MODEL}", hint=f"simulate {fitted.model}")
     if model == PAPER_MODEL:
         if weight_bits != 16 or kv_dtype not in ("bf16", "fp16"):
             raise ConfigError(f"{PAPER_MODEL} is simulated in 16 bits only, as in the paper", hint="name another model")
@@ -80,11 +129,18 @@ def _read_costs(model: str, weight_bits: float, kv_dtype: str) -> ModelCosts:
     from octavo.models.model_files import load_model_files
 
     with working("reading the model's description"):
-        return model_costs(read_spec(load_model_files(model)), weight_bits=weight_bits, kv_dtype=kv_dtype)
+        files = load_model_files(model)
+        costs = model_costs(read_spec(files), weight_bits=weight_bits, kv_dtype=kv_dtype)
+    if fitted is not None and (fitted.model, fitted.kv_dtype) != (files.name, kv_dtype):
+        raise ConfigError(
+            f"the step times are those of {fitted.model} with {fitted.kv_dtype} KV, not of {files.name} with {kv_dtype} KV",
+            hint=f"octavo bench machine {model} --kv-dtype {kv_dtype} --output FILE",
+        )
+    return costs
 
 
-def _read_rates(machine: str) -> MachineRates:
-    if machine == PAPER_MACHINE:
+def _read_rates(machine: str | None) -> MachineRates:
+    if machine != THIS_MACHINE:
         return A100_40GB
     from octavo.kernels.cpu import probe_machine
     from octavo.kernels.cpu_count import default_num_threads
@@ -96,13 +152,7 @@ def _read_rates(machine: str) -> MachineRates:
 
 def _given_rates(rates: MachineRates, options: dict[str, Any]) -> MachineRates:
     """Returns the rates with those in the place of which the user gave others."""
-    units = {
-        "bytes_per_s": ("bandwidth_gb_per_s", 1e9),
-        "flop_per_s": ("tflops", 1e12),
-        "step_overhead_s": ("step_overhead_ms", 1e-3),
-        "sequence_overhead_s": ("sequence_overhead_ms", 1e-3),
-    }
-    given = {name: options[option] * unit for name, (option, unit) in units.items() if options[option] is not None}
+    given = {name: options[option] * unit for option, (name, unit) in ROOFLINE_OPTIONS.items() if options[option] is not None}
     return replace(rates, **given)
 
 

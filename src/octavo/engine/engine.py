@@ -9,6 +9,7 @@ Invariants:
 """
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from random import Random, SystemRandom
 
@@ -53,6 +54,7 @@ class Engine:
     Attributes:
         sessions: saves and loads conversations; None where KV is not real.
         tier: the disk cache; None = what is evicted is gone.
+        on_step: called after each step with what it computed and the seconds that it took.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Engine:
         self._checker = checker
         self.sessions: Sessions | None = None
         self.tier: DiskTier | None = None
+        self.on_step: Callable[[ScheduledBatch, float], None] | None = None
         self.guard = guard
         self._requests: dict[str, Request] = {}
         self._in_flight = InFlight(scheduler, text.tokenizer)
@@ -278,7 +281,10 @@ class Engine:
             self.tier.note_step(batch, executed - scheduled)
         self._scheduler.update(batch)
         deltas = self._update(batch, result)
-        self._stats.count_step(batch, scheduled - started, executed - scheduled, time.perf_counter() - executed)
+        ended = time.perf_counter()
+        self._stats.count_step(batch, scheduled - started, executed - scheduled, ended - executed)
+        if self.on_step is not None:
+            self.on_step(batch, ended - started)
         return deltas
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from octavo.simulator.report import Report, make_report
 from octavo.simulator.routers import ROUTERS
 from octavo.simulator.simulation import Simulation
 from octavo.simulator.statistics import Goals, Statistics
-from octavo.simulator.step_time import MachineRates, ModelCosts, StepTime
+from octavo.simulator.step_time import ModelCosts, StepTime
 from octavo.simulator.traces import Trace
 from octavo.simulator.workload import Chats, ClosedLoop, OpenLoop, RequestSource, Workload
 
@@ -71,7 +71,7 @@ class SimulationSettings:
 
 
 def simulate(
-    settings: SimulationSettings, model: ModelCosts, machine: MachineRates, on_finished: Callable[[int], None] | None = None
+    settings: SimulationSettings, model: ModelCosts, step_time: StepTime, on_finished: Callable[[int], None] | None = None
 ) -> Report:
     """Runs the simulation that the settings describe.
 
@@ -83,7 +83,6 @@ def simulate(
     """
     statistics = Statistics(_goals(settings))
     max_model_len = settings.max_model_len or model.max_model_len
-    step_time = StepTime(model, machine)
     replicas = [_make_replica(settings, model, max_model_len, step_time, statistics) for _ in range(settings.replicas)]
     workload = _make_workload(settings, max_model_len)
     simulation = Simulation(replicas, ROUTERS[settings.router](), workload, statistics, on_finished)

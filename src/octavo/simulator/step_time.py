@@ -8,8 +8,9 @@ the engine spends on a step and on each sequence in it.
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Protocol
 
-from octavo.kernels.kv_layout import KV_DTYPES
+from octavo.kernels.kv_layout import TOKENS_PER_GRANULE, KVLayout
 from octavo.models.spec import ModelSpec
 from octavo.scheduler.batch import ScheduledBatch
 
@@ -25,6 +26,7 @@ class ModelCosts:
         windows: per layer, the sliding window in tokens, or None for full attention.
         q_width: elements of all query heads of one token.
         max_model_len: tokens of the longest sequence.
+        attention_parity_tokens: as `ModelSpec.attention_parity_tokens`.
     """
 
     num_weights: int
@@ -33,21 +35,16 @@ class ModelCosts:
     windows: tuple[int | None, ...]
     q_width: int
     max_model_len: int
+    attention_parity_tokens: int | None
 
     @property
     def kv_bytes_per_token(self) -> int:
         """K and V of one token in all layers."""
         return self.layer_kv_bytes * len(self.windows)
 
-    @property
-    def attention_parity_tokens(self) -> int | None:
-        """As `ModelSpec.attention_parity_tokens`, with the output head among the matrices."""
-        num_full = self.windows.count(None)
-        return max(1, self.num_weights // (2 * num_full * self.q_width)) if num_full else None
-
 
 # Kwon et al., SOSP 2023, section 3 and Table 1: 40 layers of width 5120, 26 GB of weights in fp16, 800 KiB of K/V per token.
-OPT_13B = ModelCosts(13_000_000_000, 26e9, 2 * 5120 * 2, (None,) * 40, 5120, 2048)
+OPT_13B = ModelCosts(13_000_000_000, 26e9, 2 * 5120 * 2, (None,) * 40, 5120, 2048, 30720)
 
 
 def model_costs(spec: ModelSpec, *, weight_bits: float, kv_dtype: str) -> ModelCosts:
@@ -55,13 +52,15 @@ def model_costs(spec: ModelSpec, *, weight_bits: float, kv_dtype: str) -> ModelC
     attention = spec.hidden_size * (spec.qkv_width + spec.q_width)
     layer = attention + 3 * spec.hidden_size * spec.intermediate_size
     num_weights = spec.num_layers * layer + spec.vocab_size * spec.hidden_size
+    granule = KVLayout(kv_dtype, TOKENS_PER_GRANULE, 1, spec.num_kv_heads, spec.head_dim)
     return ModelCosts(
         num_weights=num_weights,
         weight_bytes=num_weights * weight_bits / 8,
-        layer_kv_bytes=2 * spec.kv_width * KV_DTYPES[kv_dtype],
+        layer_kv_bytes=granule.layer_bytes // TOKENS_PER_GRANULE,
         windows=spec.windows,
         q_width=spec.q_width,
         max_model_len=spec.max_position,
+        attention_parity_tokens=spec.attention_parity_tokens,
     )
 
 
@@ -87,13 +86,8 @@ class MachineRates:
 A100_40GB = MachineRates(0.8 * 1555e9, 0.5 * 312e12, step_overhead_s=0.012, sequence_overhead_s=0.0003)
 
 
-class StepTime:
-    """The time of steps of one model on one machine."""
-
-    def __init__(self, model: ModelCosts, machine: MachineRates):
-        self._model = model
-        self._machine = machine
-        self._layers = tuple(Counter(model.windows).items())  # (window, layers that have it)
+class StepTime(Protocol):
+    """How long steps take."""
 
     def seconds(self, batch: ScheduledBatch, num_moved_slots: int = 0) -> float:
         """Returns the duration of a step.
@@ -101,6 +95,18 @@ class StepTime:
         Args:
             num_moved_slots: slots whose K/V is first copied to another place.
         """
+
+
+class Roofline:
+    """The time of steps of one model on one machine, as the rates allow it at best."""
+
+    def __init__(self, model: ModelCosts, machine: MachineRates):
+        self._model = model
+        self._machine = machine
+        self._layers = tuple(Counter(model.windows).items())  # (window, layers that have it)
+
+    def seconds(self, batch: ScheduledBatch, num_moved_slots: int = 0) -> float:
+        """See `StepTime`."""
         num_read = num_attended = 0  # (token, layer) pairs whose K/V is read; (query, key, layer) triples
         for window, num_layers in self._layers:
             for entry in batch.entries:
