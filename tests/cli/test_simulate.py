@@ -1,6 +1,7 @@
 """octavo simulate: the table and the JSON, the rates that an option replaces, and what is refused."""
 
 import json
+import sys
 
 import pytest
 
@@ -62,3 +63,26 @@ def test_wrong_use_is_one_line(arguments: list[str], message: str, capsys) -> No
     error = capsys.readouterr().err.splitlines()
     assert message in error[0]
     assert len(error) <= 2
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_plot_is_written(capsys, tmp_path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"chart.{suffix}"
+    assert main([*SMALL, "--allocator", "paged", "--allocator", "oracle", "--plot", str(path)]) == 0
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+    if suffix == "svg":
+        shown = data.decode()
+        assert all(f"<!-- {word} -->" in shown for word in ("paged", "oracle", "time to first token, s", "hold a token"))
+
+
+def test_a_charts_name_is_checked_before_the_work(capsys, tmp_path) -> None:
+    assert main(["simulate", "--requests", "1000000", "--plot", str(tmp_path / "chart.gif")]) == 2
+    assert "ends in neither" in capsys.readouterr().err
+
+
+def test_no_chart_without_its_library(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main([*SMALL, "--plot", str(tmp_path / "chart.svg")]) == 2
+    assert "octavo[plot]" in capsys.readouterr().err

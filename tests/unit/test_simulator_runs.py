@@ -132,3 +132,11 @@ def test_windowed_layers_read_and_hold_less() -> None:
 def test_settings_that_cannot_be_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run(**settings)
+
+
+def test_memory_is_short_only_when_blocks_are() -> None:
+    """Requests that wait for their turn in a step's budget, in a memory that holds them all, do not wait for memory."""
+    settings = {"workload": "closed", "users": 64, "lengths": "sharegpt", "requests": 128, "max_model_len": 128}
+    roomy, short = (run(**settings, kv_memory=f"{kib}KiB") for kib in (1024, 24))
+    assert roomy.split is None
+    assert short.split is not None and short.split["tokens"] > 0.7

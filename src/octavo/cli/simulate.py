@@ -13,9 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from octavo.cli.options import given_settings, settings_options, with_options
+from octavo.cli.simulate_chart import draw_simulation
 from octavo.cli.terminal import progress_bar, working
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
+from octavo.planner.chart import make_figure
 from octavo.simulator.fitted_time import FittedRates, FittedStepTime, load_rates
 from octavo.simulator.memories import ALLOCATORS, PAGED
 from octavo.simulator.report import Report, Spread
@@ -59,6 +61,7 @@ ROOFLINE_OPTIONS = {  # option -> the rate that it replaces, and its unit
 @click.option("--step-overhead-ms", type=click.FloatRange(min=0), help="Time added to every step.")
 @click.option("--sequence-overhead-ms", type=click.FloatRange(min=0), help="Time added to a step for each sequence in it.")
 @click.option("--weight-bits", type=click.FloatRange(min=0, min_open=True), default=16, show_default=True, help="Bits per weight.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Also write a chart: a .png or .svg file.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object for each allocator, instead of a table.")
 def command(
     model: str,
@@ -66,6 +69,7 @@ def command(
     machine: str | None,
     step_times: Path | None,
     weight_bits: float,
+    plot: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -73,6 +77,8 @@ def command(
 
     MODEL is opt-13b, as in the PagedAttention paper, or whatever `octavo serve` takes; of it only the description is used.
     """
+    if plot is not None:
+        make_figure(plot)  # before the work: its name may be wrong
     settings = _settings(model, options)
     fitted = _read_step_times(step_times, machine, options)
     costs = _read_costs(model, weight_bits, settings, fitted)
@@ -87,6 +93,8 @@ def command(
                 step_time,
                 lambda num_finished, bar=bar, task=task: bar.update(task, completed=num_finished),
             )
+    if plot is not None:
+        draw_simulation(reports, f"{model}, {settings.kv_memory} of KV memory", plot)
     if as_json:
         errors = {"step_time_error": _step_time_error(fitted)}
         click.echo(json.dumps([{"allocator": allocator, **asdict(report), **errors} for allocator, report in reports.items()]))

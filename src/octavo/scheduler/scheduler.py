@@ -59,6 +59,7 @@ class Scheduler:
 
     Attributes:
         prefix_reader: the tier below memory; None = what is evicted is gone.
+        lacks_blocks: in the newest step a running sequence lost its blocks, or a waiting one was not admitted, for want of blocks.
     """
 
     def __init__(self, kv: KVManager, limits: SchedulerLimits):
@@ -81,7 +82,7 @@ class Scheduler:
         self.is_admitting = True  # False: as long as one runs, none is admitted
         self._started: list[Sequence] = []  # got a row since the last step began
         self._preempted: list[Sequence] = []  # lost their blocks since the last step began
-        self._was_denied = False
+        self._was_denied = self.lacks_blocks = False
 
     # ---- coming and going
 
@@ -168,7 +169,7 @@ class Scheduler:
         Side effects: takes KV blocks; may preempt, admit and start sequences.
         """
         self._batch = ScheduledBatch()
-        self._was_denied = False
+        self._was_denied = self.lacks_blocks = False
         decodes, prefills = self._by_need()
         self._prompt_budget.start(self.limits.max_num_batched_tokens, len(decodes))
         is_oldest_first = bool(prefills) and prefills[0] is self._oldest  # the oldest goes before the decodes
@@ -178,6 +179,7 @@ class Scheduler:
         for sequence in prefills[is_oldest_first:]:
             if sequence.status is SequenceStatus.RUNNING:
                 self._schedule_prefill(sequence)
+        self.lacks_blocks = self._was_denied
         if not self._was_denied:
             self._admit(prefills)
         while not self._batch.entries and self._suspend_one():
@@ -320,6 +322,7 @@ class Scheduler:
             reason = self._try_to_start(sequence)
             if reason is not None:
                 sequence.wait_reasons[reason] += 1
+                self.lacks_blocks |= reason is WaitReason.NO_BLOCKS
                 if reason not in LETS_OTHERS_PASS:
                     return
 

@@ -78,7 +78,7 @@ class Replica:
         self._statistics.num_moved_slots += num_moved_slots
         self._statistics.count_step(len(self._scheduler.running), batch.num_tokens, len(batch.preempted), duration_s)
         self._num_steps += 1
-        if self._num_steps % STEPS_PER_SPLIT == 0 and self._is_short_of_memory(batch):
+        if self._num_steps % STEPS_PER_SPLIT == 0 and self._scheduler.lacks_blocks:
             self._count_split(duration_s)
         return duration_s
 
@@ -107,13 +107,6 @@ class Replica:
         statistics.num_recomputed_tokens += sequence.num_recomputed_tokens
         statistics.count_finished(len(request.reply), request.arrival_s, sequence.first_token_s, now_s)
         return request
-
-    def _is_short_of_memory(self, batch: ScheduledBatch) -> bool:
-        """Returns whether a request waits although the step had tokens and a row for it."""
-        limits = self._scheduler.limits
-        if batch.num_tokens >= limits.max_num_batched_tokens or len(self._scheduler.running) >= limits.max_num_seqs:
-            return False
-        return any(sequence.awaited is None for sequence in self._scheduler.waiting)
 
     def _count_split(self, duration_s: float) -> None:
         memory = self._memory
