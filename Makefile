@@ -47,12 +47,12 @@ format: $(VENV)/.lint ## rewrite the sources in the house format
 	@find csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format -i
 
 bench: $(VENV)/.package ## measure the engine on this machine, for about half an hour, and renew the README's table
-	@for weights in auto bf16 int8 int4; do \
+	@for weights in auto bf16; do \
 		$(BIN)/python benchmarks/offline.py --weights $$weights --output $(RESULTS)/offline-$$weights.json || exit 1; done
 	@$(BIN)/python benchmarks/offline.py --kv-dtype int8 --workloads W1 D16x4096 --output $(RESULTS)/offline-auto-kv-int8.json
-	@for shape in qwen3-0.6b llama-3.2-1b; do \
-		$(BIN)/python benchmarks/offline.py --shape $$shape --weights bf16 --workloads W1 P1024 --repeats 1 \
-			--output $(RESULTS)/shape-$$shape-bf16.json || exit 1; done
+	@for shape in qwen3-0.6b llama-3.2-1b; do for weights in bf16 int8 int4; do \
+		$(BIN)/python benchmarks/offline.py --shape $$shape --weights $$weights --workloads W1 P1024 --repeats 1 \
+			--output $(RESULTS)/shape-$$shape-$$weights.json || exit 1; done; done
 	@$(BIN)/python benchmarks/start.py --output $(RESULTS)/start.json
 	@$(BIN)/python benchmarks/stalls.py --output $(RESULTS)/stalls.json
 	@$(BIN)/python benchmarks/loop.py --output $(RESULTS)/loop.json

@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "## Measured\n\n", "\n## Beside others"
-FORMATS = {"auto": "Q4_1 as in the file", "bf16": "bf16", "int8": "int8", "int4": "int4"}  # --weights -> what it is called
+FORMATS = {"auto": "Q4_1 as in the file", "bf16": "bf16"}  # --weights -> what it is called
 START_NAMES = {"auto": "first token, weights as in the file", "bf16": "first token, bf16"}
 COLUMNS = (
     "weights",

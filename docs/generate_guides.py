@@ -120,6 +120,31 @@ def peers_table() -> str:
     return table(("engine, weights (version)", "one request, tokens/s", "64 at once, tokens/s", "ready after, s"), rows)
 
 
+def shapes_table() -> str:
+    """Returns how near the engine comes to the machine's limits with models of several sizes."""
+    rows = []
+    for path in sorted(RESULTS.glob("shape-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        one, prompt = (next(item for item in record["timings"] if item["workload"] == name) for name in ("W1", "P1024"))
+        probes = record["machine"].values()
+        read_gb_per_s = max(probe["read_gb_per_s"] for probe in probes)
+        gflop_per_s = max(probe[rate] for probe in probes for rate in ("fp32_gflop_per_s", "bf16_gflop_per_s"))
+        bandwidth_share = one["output_tokens_per_s"] * one["read_bytes_per_token"] / read_gb_per_s / 1e9
+        arithmetic_share = prompt["prompt_tokens_per_s"] * prompt["flop_per_prompt_token"] / gflop_per_s / 1e9
+        rows.append(
+            (
+                record["parameters"]["model"],
+                record["parameters"]["weights"],
+                f"{one['output_tokens_per_s']:.1f}",
+                f"{100 * bandwidth_share:.0f} %",
+                f"{prompt['prompt_tokens_per_s']:.0f}",
+                f"{100 * arithmetic_share:.0f} %",
+            )
+        )
+    heading = ("model", "weights", "one request, tokens/s", "of read bandwidth", "prompt of 1,024, tokens/s", "of arithmetic")
+    return table(heading, rows)
+
+
 def accuracy_table() -> str:
     """Returns what `benchmarks/accuracy.py` measured of the formats."""
     record = json.loads((RESULTS / "accuracy.json").read_text(encoding="utf-8"))
@@ -163,6 +188,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "dgx-spark": spark_table,
     "own-throughput": own_table,
     "peers": peers_table,
+    "shapes": shapes_table,
     "simulation": simulation_table,
 }
 
