@@ -1,6 +1,6 @@
 """Simulates W64 (see `workloads.py`), then runs it: sequences at once and throughput of both, side by side.
 
-Usage: python benchmarks/simulation_vs_reality.py [--model NAME] [--dtype FORMAT] [--kv-memory SIZE …] [--num-threads N]
+Usage: python benchmarks/simulation_vs_reality.py [--model NAME] [--weights FORMAT] [--kv-memory SIZE …] [--num-threads N]
        [--output FILE]
 
 The step times are fitted to the runs of `octavo bench machine`, which have other numbers of requests, other lengths and all the
@@ -98,7 +98,7 @@ def simulated(parts: ModelParts, config: EngineConfig, workload: Workload, rates
 
 def measure(arguments: argparse.Namespace) -> tuple[FittedRates, list[Outcome]]:
     """Fits, runs and simulates."""
-    config = EngineConfig(model=arguments.model, dtype=arguments.dtype, num_threads=arguments.num_threads)
+    config = EngineConfig(model=arguments.model, weights=arguments.weights, num_threads=arguments.num_threads)
     parts = load_parts(config)
     configs = [EngineConfig(**(asdict(config) | {"kv_memory": size})) for size in arguments.kv_memory]
     engines = [build_engine(each, *parts) for each in configs]
@@ -118,7 +118,7 @@ def measure(arguments: argparse.Namespace) -> tuple[FittedRates, list[Outcome]]:
     rates = fit_rates(
         {shape.name: median_steps([done[index] for done in rounds]) for index, shape in enumerate(SHAPES)},
         model=parts.files.name,
-        weights=config.dtype,
+        weights=config.weights,
         kv_dtype=config.kv_dtype,
         num_threads=config.num_threads or default_num_threads(),
         processor=processor_name(),
@@ -148,7 +148,7 @@ def main() -> None:
     """Measures, prints; the exit status is 1 if a simulation was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--dtype", default="auto", choices=WEIGHT_FORMATS)
+    parser.add_argument("--weights", default="auto", choices=WEIGHT_FORMATS)
     parser.add_argument("--kv-memory", nargs="+", default=["1GiB", "96MiB"])
     parser.add_argument("--num-threads", type=int, default=None)
     parser.add_argument("--output", type=Path, default=None, help="file for the figures")
