@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from octavo.kernels.cpu import MachineRates
     from octavo.simulator.fitted_time import FittedRates
 
-ENGINE_OPTIONS = ("dtype", "kv_dtype", "max_num_seqs", "max_num_batched_tokens", "num_threads")
+ENGINE_OPTIONS = ("weights", "kv_dtype", "max_num_seqs", "max_num_batched_tokens", "num_threads")
 SKIPPED = [name for name in EngineConfig.__dataclass_fields__ if name not in ENGINE_OPTIONS]
 
 
@@ -75,7 +75,7 @@ def _fit(config: EngineConfig, num_rounds: int) -> "FittedRates":
     return fit_rates(
         runs,
         model=parts.files.name,
-        weights=config.dtype,
+        weights=config.weights,
         kv_dtype=config.kv_dtype,
         num_threads=config.num_threads or default_num_threads(),
         processor=processor_name(),
