@@ -342,10 +342,9 @@ class Engine:
         return batch
 
     def _update(self, batch: ScheduledBatch, result: StepResult) -> list[OutputDelta]:
-        now = time.monotonic()
+        now, choices = time.monotonic(), self._in_flight.choices
         for sequence_id, scored in result.prompt_logprobs.items():
-            self._add_prompt_logprobs(self._in_flight.choices[sequence_id].request, scored)
-        choices = self._in_flight.choices
+            self._add_prompt_logprobs(choices[sequence_id].request, scored)
         deltas = [self._embed(choices[sequence.sequence_id], vector, now) for sequence, vector in result.embedded]
         sampled = iter(result.sampled)
         for sequence, token_id, logprobs in sampled:
@@ -355,9 +354,8 @@ class Engine:
                 continue
             others = self._in_flight.fork(choice, sequence.num_choices) if sequence.num_choices > 1 else ()
             self._append(choice, token_id, logprobs, now, deltas)
-            for other, (_, token_id, logprobs) in zip(
-                others, sampled, strict=False
-            ):  # the others first: what comes after them stays
+            for other in others:
+                _, token_id, logprobs = next(sampled)
                 self._append(other, token_id, logprobs, now, deltas)
         return deltas
 
