@@ -92,6 +92,16 @@ def test_bytes_of_any_token_run_make_its_text(tokenizer):
             assert streamed == tokenizer.decode(ids, skip_special_tokens=skip)
 
 
+def test_ordinary_text_is_that_of_whole_characters_outside_control_tokens(tokenizer):
+    for token_id in range(tokenizer.vocab_size):
+        text, data = tokenizer.ordinary_text(token_id), tokenizer.token_bytes(token_id)
+        is_whole = data.decode(errors="replace").encode() == data
+        assert text == (data.decode() if is_whole and not tokenizer.is_special(token_id) else None)
+        assert tokenizer.ordinary_text(token_id) == text
+    assert tokenizer.ordinary_text(tokenizer.eos_id) is None
+    assert any(tokenizer.ordinary_text(token_id) is None for token_id in range(3, tokenizer.vocab_size))
+
+
 def test_an_id_beyond_the_vocabulary_has_no_text(tokenizer):
     assert tokenizer.token_bytes(tokenizer.vocab_size + 5) == b""
 
