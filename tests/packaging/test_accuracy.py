@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.engine import loading
 from octavo.models.model_files import load_model_files
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -73,3 +74,10 @@ def test_fewer_bits_are_further_from_the_reference(accuracy, checkpoint: Path) -
     assert 0 < int8.divergence < int4.divergence
     assert rows["bf16", "int8"].divergence > 0
     assert int4.weights_bytes < int8.weights_bytes < rows["bf16", "bf16"].weights_bytes < rows["fp32", "fp32"].weights_bytes
+
+
+def test_loading_says_what_became_of_the_weights(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(loading.logger, "info", lambda message, *values: said.append(message % values))
+    LLM(str(checkpoint), kv_memory="16 blocks", weights="int4", num_threads=1)
+    assert said == ["weights: 15 bf16 rounded to int4 in groups of 32, 9 norms and biases as float32: 0 MiB"]
