@@ -45,6 +45,29 @@ KV = {
     "nemotron-3-nano-30b-a3b": (6_144, 6_144, 46.8, 0.093, 0.233, 0.796),
     "nemotron-h-8b": (16_384, 16_384, 97.4, 0.220, 0.595, 2.095),
     "granite-4.0-h-micro": (8_192, 8_192, 72.9, 0.134, 0.321, 1.071),
+    # What follows are today's common models; 2 x layers that grow x KV heads x head dimension x 2 bytes.
+    "llama-3.2-3b": (114_688, 114_688, 0, 0.875, 3.500, 14.000),
+    "llama-3.1-405b": (516_096, 516_096, 0, 3.9375, 15.750, 63.000),
+    "llama-3.3-70b": (327_680, 327_680, 0, 2.500, 10.000, 40.000),
+    "mistral-7b-v0.3": (131_072, 131_072, 0, 1.000, 4.000, 16.000),
+    "qwen2.5-0.5b": (12_288, 12_288, 0, 0.094, 0.375, 1.500),
+    "qwen2.5-32b": (262_144, 262_144, 0, 2.000, 8.000, 32.000),
+    "qwen2.5-72b": (327_680, 327_680, 0, 2.500, 10.000, 40.000),
+    "qwen3-1.7b": (114_688, 114_688, 0, 0.875, 3.500, 14.000),
+    "qwen3-4b": (147_456, 147_456, 0, 1.125, 4.500, 18.000),
+    "qwen3-14b": (163_840, 163_840, 0, 1.250, 5.000, 20.000),
+    "phi-4-mini": (131_072, 131_072, 0, 1.000, 4.000, 16.000),
+    "gemma-2-2b": (106_496, 53_248, 0, 0.609, 1.828, 6.703),
+    "gemma-3-4b": (139_264, 20_480, 0, 0.270, 0.738, 2.613),
+    "smollm2-360m": (40_960, 40_960, 0, 0.3125, 1.250, 5.000),
+    "smollm2-1.7b": (196_608, 196_608, 0, 1.500, 6.000, 24.000),
+    "qwen3.5-9b": (32_768, 32_768, 49.1, 0.298, 1.048, 4.048),
+    "qwen3.6-27b": (65_536, 65_536, 146.8, 0.643, 2.143, 8.143),
+    "qwen3.6-35b-a3b": (20_480, 20_480, 61.4, 0.216, 0.685, 2.560),
+    "ministral-3-8b": (139_264, 139_264, 0, 1.0625, 4.250, 17.000),
+    "mistral-small-4-119b": (23_040, 23_040, 0, 0.176, 0.703, 2.8125),
+    "minimax-m2": (253_952, 253_952, 0, 1.9375, 7.750, 31.000),
+    "seed-oss-36b": (262_144, 262_144, 0, 2.000, 8.000, 32.000),
 }
 PARAMETERS = {
     "llama-2-13b": 13_015_864_320,
@@ -65,6 +88,29 @@ PARAMETERS = {
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
     "deepseek-v3": 671_026_419_200,
+    # As transformers 5.24.0 counts them, the model made on its "meta" device.
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.3-70b": 70_553_706_496,
+    "mistral-7b-v0.3": 7_248_023_552,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-14b": 14_768_307_200,
+    "phi-4-mini": 3_836_021_760,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-3-4b": 3_880_099_328,
+    "smollm2-360m": 361_821_120,
+    "smollm2-1.7b": 1_711_376_384,
+    "qwen3.5-9b": 8_953_803_264,
+    "qwen3.6-27b": 26_895_998_464,
+    "qwen3.6-35b-a3b": 34_660_610_688,
+    "ministral-3-8b": 8_489_553_920,
+    "mistral-small-4-119b": 118_972_826_624,
+    "minimax-m2": 228_689_764_864,
+    "seed-oss-36b": 36_151_104_512,
 }
 # What a reader that takes hidden_size / num_attention_heads for the head, or a window for nothing, would say.
 NAIVE_BYTES_PER_TOKEN = {
@@ -228,3 +274,27 @@ def test_every_shipped_model_has_a_source_and_can_be_read() -> None:
     assert set(KV) <= shipped_models().keys()
     for name in shipped_models():
         assert shipped(name).bytes_per_token(BF16) > 0
+
+
+@pytest.mark.parametrize(
+    ("outer", "name"),
+    [
+        ("qwen3_5", "qwen3.5-9b"),
+        ("qwen3_5_moe", "qwen3.6-35b-a3b"),
+        ("mistral3", "ministral-3-8b"),
+        ("mistral3", "mistral-small-4-119b"),
+    ],
+)
+def test_a_multimodal_models_text_decoder_counts(outer: str, name: str) -> None:
+    config = {"model_type": outer, "vision_config": {"hidden_size": 9}, "text_config": shipped_models()[name].config}
+    assert read_plan_spec(config) == shipped(name)
+
+
+def test_a_decoder_that_its_model_never_holds_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="text_config of model_type 'opt'"):
+        read_plan_spec({"model_type": "mistral3", "text_config": shipped_models()["opt-13b"].config})
+
+
+def test_every_shipped_model_has_a_row() -> None:
+    engines_own = {"smollm2-135m", "gemma3-270m"}  # checked against their files
+    assert shipped_models().keys() == KV.keys() | engines_own

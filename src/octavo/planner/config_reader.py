@@ -17,15 +17,18 @@ from octavo.planner.config_fields import Fields
 from octavo.planner.engine_models import plan_spec
 from octavo.planner.expert_families import (
     read_deepseek_v3,
+    read_dense,
     read_gemma3n,
     read_glm4_moe,
     read_gpt_oss,
+    read_minimax_m2,
+    read_mistral4,
     read_mixtral,
     read_opt,
     read_qwen3_moe,
 )
 from octavo.planner.plan_spec import PlanSpec
-from octavo.planner.recurrent_families import read_granite_hybrid, read_nemotron_h, read_qwen3_next
+from octavo.planner.recurrent_families import read_granite_hybrid, read_nemotron_h, read_qwen3_5, read_qwen3_next
 
 READERS: Mapping[str, Callable[[Fields], PlanSpec]] = {
     "mixtral": read_mixtral,
@@ -35,11 +38,22 @@ READERS: Mapping[str, Callable[[Fields], PlanSpec]] = {
     "deepseek_v3": read_deepseek_v3,
     "gemma3n_text": read_gemma3n,
     "opt": read_opt,
+    "minimax_m2": read_minimax_m2,
+    "mistral4": read_mistral4,
+    "ministral3": read_dense,
+    "seed_oss": read_dense,
     "qwen3_next": read_qwen3_next,
+    "qwen3_5_text": read_qwen3_5,
+    "qwen3_5_moe_text": read_qwen3_next,
     "nemotron_h": read_nemotron_h,
     "granitemoehybrid": read_granite_hybrid,
 }
-NESTED_TYPES = {"gemma3n": "gemma3n_text"}
+NESTED_TYPES = {  # multimodal model -> the text decoders that it may hold
+    "gemma3n": ("gemma3n_text",),
+    "qwen3_5": ("qwen3_5_text",),
+    "qwen3_5_moe": ("qwen3_5_moe_text",),
+    "mistral3": ("mistral", "ministral3", "mistral4"),
+}
 QUANTISATION_METHODS = {"mxfp4": "mxfp4", "fp8": "fp8", "compressed-tensors": None, "modelopt": None}
 
 
@@ -53,8 +67,13 @@ def read_plan_spec(config: Mapping[str, Any]) -> PlanSpec:
     stored_format = read_stored_format(config)
     config = {name: value for name, value in config.items() if name != "quantization_config"}
     model_type = config.get("model_type")
-    if model_type in NESTED_TYPES and "text_config" in config:
-        config, model_type = config["text_config"], NESTED_TYPES[model_type]
+    nested = config.get("text_config")
+    if isinstance(nested, Mapping) and model_type in NESTED_TYPES:
+        allowed = NESTED_TYPES[model_type]
+        config, model_type = nested, nested.get("model_type", allowed[0])
+        if model_type not in allowed:
+            raise UnsupportedModelError(f"a text_config of model_type {model_type!r} is not known to the planner")
+        config = {"model_type": model_type, **config}
     reader = READERS.get(str(model_type))
     if reader is not None:
         spec = reader(Fields(config))

@@ -101,31 +101,45 @@ def read_glm4_moe(fields: Fields) -> PlanSpec:
         AttentionKind(fields.num_layers, fields.kv_elements),
         matrices=fields.attention_matrices(),
         vectors=2 * fields.hidden + qk_norm + biases,
+        corrects_scores=True,
     )
 
 
 def read_deepseek_v3(fields: Fields) -> PlanSpec:
     """DeepSeek V3 and R1: a latent in place of K and V (MLA)."""
+    return _latent_model("deepseek_v3", fields, corrects_scores=True)
+
+
+def read_mistral4(fields: Fields) -> PlanSpec:
+    """Mistral Small 4: the latent and the experts of DeepSeek V3, without its corrected scores."""
+    return _latent_model("mistral4", fields, corrects_scores=False)
+
+
+def _latent_model(architecture: str, fields: Fields, *, corrects_scores: bool) -> PlanSpec:
     hidden, heads = fields.hidden, fields.num_heads
     kv_rank, rope_dim = fields.need("kv_lora_rank"), fields.need("qk_rope_head_dim")
     nope_dim, v_dim = fields.need("qk_nope_head_dim"), fields.need("v_head_dim")
     q_width, q_rank = heads * (nope_dim + rope_dim), fields.get("q_lora_rank", 0)
     queries = q_rank * (hidden + q_width) if q_rank else hidden * q_width
     return _shared_expert_model(
-        "deepseek_v3",
+        architecture,
         fields,
         AttentionKind(fields.num_layers, kv_rank + rope_dim, is_latent=True),
         matrices=queries + hidden * (kv_rank + rope_dim) + kv_rank * heads * (nope_dim + v_dim) + heads * v_dim * hidden,
         vectors=2 * hidden + q_rank + kv_rank,
+        corrects_scores=corrects_scores,
     )
 
 
-def _shared_expert_model(architecture: str, fields: Fields, attention: AttentionKind, *, matrices: int, vectors: int) -> PlanSpec:
+def _shared_expert_model(
+    architecture: str, fields: Fields, attention: AttentionKind, *, matrices: int, vectors: int, corrects_scores: bool
+) -> PlanSpec:
     """Returns a model whose first layers are dense and whose others have routed and shared experts.
 
     Args:
         matrices: parameters of one layer's attention.
         vectors: parameters of one layer's norms and biases.
+        corrects_scores: a router has one more parameter for each expert, which corrects its score.
     """
     layers, hidden, num_experts = fields.num_layers, fields.hidden, fields.need("n_routed_experts")
     dense = fields.get("first_k_dense_replace", 0)
@@ -143,10 +157,55 @@ def _shared_expert_model(architecture: str, fields: Fields, attention: Attention
             attention=layers * matrices,
             mlp=dense * fields.gated_mlp(dense_width) + sparse * fields.get("n_shared_experts", 0) * expert,
             experts=sparse * num_experts * expert,
-            other=layers * vectors + sparse * (hidden + 1) * num_experts + hidden,  # a router corrects each expert's score
+            other=layers * vectors + sparse * (hidden + corrects_scores) * num_experts + hidden,
         ),
         num_experts=num_experts,
         experts_per_token=fields.need("num_experts_per_tok"),
+    )
+
+
+def read_minimax_m2(fields: Fields) -> PlanSpec:
+    """MiniMax-M2: full attention in every layer, q and k normalised over all heads, experts chosen by corrected scores."""
+    num_experts, width = fields.need("num_local_experts"), fields.need("intermediate_size")
+    layers, hidden = fields.num_layers, fields.hidden
+    norms = 2 * hidden + (fields.num_heads + fields.num_kv_heads) * fields.head_dim
+    return PlanSpec(
+        architecture="minimax_m2",
+        max_position=fields.need("max_position_embeddings"),
+        vocab_size=fields.need("vocab_size"),
+        attention=(AttentionKind(layers, fields.kv_elements),),
+        workspace_width=fields.workspace_width(width * fields.need("num_experts_per_tok")),
+        parameters=Parameters(
+            embedding=fields.table,
+            head=fields.head(tied=False),
+            attention=layers * fields.attention_matrices(),
+            mlp=0,
+            experts=layers * num_experts * fields.gated_mlp(width),
+            other=layers * (norms + (hidden + 1) * num_experts) + hidden,
+        ),
+        num_experts=num_experts,
+        experts_per_token=fields.need("num_experts_per_tok"),
+    )
+
+
+def read_dense(fields: Fields) -> PlanSpec:
+    """Ministral 3 and Seed-OSS: Llama's layers, with or without biases of q, k and v."""
+    layers, hidden, width = fields.num_layers, fields.hidden, fields.need("intermediate_size")
+    biases = fields.qkv_bias() if fields.get("attention_bias", fields.need("model_type") == "seed_oss") else 0
+    return PlanSpec(
+        architecture=fields.need("model_type"),
+        max_position=fields.need("max_position_embeddings"),
+        vocab_size=fields.need("vocab_size"),
+        attention=(AttentionKind(layers, fields.kv_elements, fields.get("sliding_window", None)),),
+        workspace_width=fields.workspace_width(width),
+        parameters=Parameters(
+            embedding=fields.table,
+            head=fields.head(tied=False),
+            attention=layers * fields.attention_matrices(),
+            mlp=layers * fields.gated_mlp(width),
+            experts=0,
+            other=layers * (2 * hidden + biases) + hidden,
+        ),
     )
 
 

@@ -48,31 +48,59 @@ class Mamba2:
 
 
 def read_qwen3_next(fields: Fields) -> PlanSpec:
-    """Qwen3-Next: three gated delta-net layers to one of attention, experts in every layer."""
-    layers, hidden, num_experts = fields.num_layers, fields.hidden, fields.need("num_experts")
+    """Qwen3-Next, and Qwen3.5 with experts: three gated delta-net layers to one of attention, experts in every layer."""
+    num_experts, width = fields.need("num_experts"), fields.need("moe_intermediate_size")
+    shared, chosen = fields.get("shared_expert_intermediate_size", 0), fields.need("num_experts_per_tok")
+    layers = fields.num_layers
+    return _delta_net_model(
+        fields,
+        mlp_width=width * chosen + shared,
+        mlp=layers * fields.gated_mlp(shared),
+        experts=layers * num_experts * fields.gated_mlp(width),
+        routers=layers * fields.hidden * (num_experts + 1),
+        chosen=(num_experts, chosen),
+    )
+
+
+def read_qwen3_5(fields: Fields) -> PlanSpec:
+    """Qwen3.5 and Qwen3.6 without experts: the same layers with a dense MLP."""
+    width = fields.need("intermediate_size")
+    return _delta_net_model(
+        fields, mlp_width=width, mlp=fields.num_layers * fields.gated_mlp(width), experts=0, routers=0, chosen=(0, 0)
+    )
+
+
+def _delta_net_model(fields: Fields, *, mlp_width: int, mlp: int, experts: int, routers: int, chosen: tuple[int, int]) -> PlanSpec:
+    """Returns a model of gated delta-net layers with attention in between.
+
+    Args:
+        mlp_width: elements of the MLPs that one token goes through.
+        mlp, experts, routers: parameters of all layers together.
+        chosen: experts that there are, and those of one token.
+    """
+    layers, hidden = fields.num_layers, fields.hidden
     interval = fields.get("full_attention_interval", 4)
     pattern = [LINEAR if (layer + 1) % interval else FULL for layer in range(layers)]
     linear = listed_layer_types(fields, (FULL, LINEAR), pattern).count(LINEAR)
     full = layers - linear
     delta, delta_matrices, delta_vectors = _delta_net(fields, linear)
-    shared, width = fields.get("shared_expert_intermediate_size", 0), fields.need("moe_intermediate_size")
     return PlanSpec(
-        architecture="qwen3_next",
+        architecture=fields.need("model_type").removesuffix("_text"),
         max_position=fields.need("max_position_embeddings"),
         vocab_size=fields.need("vocab_size"),
         attention=(AttentionKind(full, fields.kv_elements),),
         states=(delta,),
-        workspace_width=fields.workspace_width(width * fields.need("num_experts_per_tok") + shared),
+        workspace_width=fields.workspace_width(mlp_width),
         parameters=Parameters(
             embedding=fields.table,
             head=fields.head(tied=False),
             attention=full * fields.attention_matrices(query_factor=2) + linear * delta_matrices,
-            mlp=layers * fields.gated_mlp(shared),
-            experts=layers * num_experts * fields.gated_mlp(width),
-            other=full * 2 * fields.head_dim + linear * delta_vectors + layers * hidden * (2 + num_experts + 1) + hidden,
+            mlp=mlp,
+            experts=experts,
+            other=full * 2 * fields.head_dim + linear * delta_vectors + layers * 2 * hidden + routers + hidden,
         ),
-        num_experts=num_experts,
-        experts_per_token=fields.need("num_experts_per_tok"),
+        num_experts=chosen[0],
+        experts_per_token=chosen[1],
     )
 
 
