@@ -68,6 +68,13 @@ def test_known_names_are_listed_with_their_sources(capsys: pytest.CaptureFixture
         (["llama-3.1-8b", "--weights", "q9"], "weights='q9'"),
         (["llama-3.1-8b", "--weights", "fp8", "--weight-bytes", "1GB"], "contradict"),
         (["llama-3.1-8b", "--plot", "chart.gif"], "ends in neither"),
+        (["llama-3.1-8b", "--min-speed", "nan"], "not a finite number"),
+        (["llama-3.1-8b", "--min-speed", "inf"], "not a finite number"),
+        (["llama-3.1-8b", "--users", "0"], "--users"),
+        (["llama-3.1-8b", "--users", "65537"], "--users"),
+        (["llama-3.1-8b", "--weight-bytes", "0"], "a model has weights"),
+        (["llama-3.1-8b", "--shared-prefix", "300", "--context", "200"], "shared_prefix=300"),
+        (["llama-3.1-8b", "--shared-prefix", "200000"], "shared_prefix=200000"),
         ([], "which model?"),
     ],
 )

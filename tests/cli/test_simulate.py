@@ -56,6 +56,8 @@ def test_trace_is_served_and_what_is_too_long_is_refused(capsys, tmp_path) -> No
         (["--weight-bits", "4"], "16 bits only"),
         (["--kv-memory", "much"], "kv_memory='much'"),
         (["--trace", "no-such-file"], "no-such-file"),
+        (["--tflops", "nan"], "not a finite number"),
+        (["--step-overhead-ms", "inf"], "not a finite number"),
     ],
 )
 def test_wrong_use_is_one_line(arguments: list[str], message: str, capsys) -> None:

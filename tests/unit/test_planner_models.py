@@ -295,6 +295,40 @@ def test_a_decoder_that_its_model_never_holds_is_refused() -> None:
         read_plan_spec({"model_type": "mistral3", "text_config": shipped_models()["opt-13b"].config})
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("qwen3-30b-a3b", {"num_hidden_layers": -4}),
+        ("qwen3-30b-a3b", {"num_hidden_layers": 10**9}),
+        ("qwen3-30b-a3b", {"num_hidden_layers": True}),
+        ("qwen3-30b-a3b", {"hidden_size": 64.5}),
+        ("qwen3-30b-a3b", {"num_experts": "8"}),
+        ("qwen3-30b-a3b", {"num_experts_per_tok": 129}),
+        ("qwen3-30b-a3b", {"num_attention_heads": 0}),
+        ("qwen3-30b-a3b", {"num_key_value_heads": 0}),
+        ("qwen3-30b-a3b", {"decoder_sparse_step": 0}),
+        ("qwen3-30b-a3b", {"max_position_embeddings": 0}),
+        ("qwen3-30b-a3b", {"vocab_size": 10**30}),
+        ("qwen3-30b-a3b", {"attention_bias": "no"}),
+        ("deepseek-v3", {"first_k_dense_replace": 62}),
+        ("gemma-3n-e4b", {"num_kv_shared_layers": 35}),
+        ("gemma-3n-e4b", {"layer_types": [1] * 35}),
+        ("gpt-oss-20b", {"layer_types": 24}),
+        ("gpt-oss-20b", {"layer_types": [[]] * 24}),
+        ("nemotron-h-8b", {"hybrid_override_pattern": 52}),
+        ("qwen3.5-9b", {"full_attention_interval": 0}),
+        ("llama-3.1-8b", {"num_hidden_layers": 10**9}),
+        ("llama-3.1-8b", {"vocab_size": 10**30}),
+        ("llama-3.1-8b", {"quantization_config": "fp8"}),
+        ("llama-3.1-8b", {"model_type": ["llama"]}),
+        ("qwen3.5-9b", {"model_type": "qwen3_5", "text_config": []}),
+    ],
+)
+def test_a_description_that_no_model_can_have_is_refused(name: str, fields: dict[str, Any]) -> None:
+    with pytest.raises((CheckpointError, UnsupportedModelError)):
+        read_plan_spec(changed(name, **fields))
+
+
 def test_every_shipped_model_has_a_row() -> None:
     engines_own = {"smollm2-135m", "gemma3-270m"}  # checked against their files
     assert shipped_models().keys() == KV.keys() | engines_own

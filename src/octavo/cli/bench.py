@@ -14,6 +14,7 @@ import click
 from octavo.cli.bench_machine import machine
 from octavo.cli.load import WORKLOADS, Load, find_model, make_requests, run_load, summarise
 from octavo.cli.load_chart import draw_load
+from octavo.cli.options import FiniteRange
 from octavo.planner.chart import make_figure
 
 
@@ -47,7 +48,13 @@ def _read_counts(_ctx: click.Context, _option: click.Parameter, given: str) -> l
 @click.option("--workload", default="chat", show_default=True, help=f"{', '.join(WORKLOADS)}, or a file with one JSON body a line.")
 @click.option("--num-requests", default=64, show_default=True, type=click.IntRange(1), help="Requests of each row.")
 @click.option("--max-tokens", default=64, show_default=True, type=click.IntRange(1), help="Most tokens of an answer.")
-@click.option("--goodput-ttft-ms", default=1000.0, show_default=True, help="Requests whose first text comes later are not goodput.")
+@click.option(
+    "--goodput-ttft-ms",
+    default=1000.0,
+    show_default=True,
+    type=FiniteRange(0),
+    help="Requests whose first text comes later are not goodput.",
+)
 @click.option("--seed", default=0, show_default=True, help="Makes the workload repeatable.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Also write a chart: a .png or .svg file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")

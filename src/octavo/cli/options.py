@@ -8,6 +8,7 @@ Invariants:
 
 import dataclasses
 import inspect
+import math
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +19,17 @@ import click
 from octavo.sampling_params import SamplingParams
 
 SAMPLING_FIELDS = ("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "ignore_eos")
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds; infinity and "not a number" are within none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType`."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 def field_descriptions(record: type) -> dict[str, str]:

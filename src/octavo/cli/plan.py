@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from octavo.config import BLOCK_SIZES, EngineConfig, parse_bytes
+from octavo.cli.options import FiniteRange
+from octavo.config import BLOCK_SIZES, MAX_STEP_TOKENS, EngineConfig, parse_bytes
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ ENGINE = EngineConfig()  # a plan is made for the engine's own defaults
 DOES_NOT_FIT = 1
 BLOCK_SIZE = click.Choice(BLOCK_SIZES)
 POSITIVE = click.IntRange(min=1)
-SPEED = click.FloatRange(min=0, min_open=True)
+SPEED = FiniteRange(min=0, min_open=True)
+USERS = click.IntRange(1, MAX_STEP_TOKENS)  # each gets a token of a step
 
 
 @click.command("plan")
@@ -37,7 +39,7 @@ SPEED = click.FloatRange(min=0, min_open=True)
 @click.option("--weight-bytes", metavar="BYTES", help='Size of the weights where it is known, e.g. "18GB".')
 @click.option("--kv-dtype", metavar="FORMAT", default=ENGINE.kv_dtype, help="Format of K and V.", show_default=True)
 @click.option("--context", type=POSITIVE, metavar="TOKENS", help="Length of each conversation, prompt and answer.")
-@click.option("--users", type=POSITIVE, default=1, help="Conversations at once.", show_default=True)
+@click.option("--users", type=USERS, default=1, help="Conversations at once.", show_default=True)
 @click.option("--shared-prefix", type=click.IntRange(min=0), default=0, metavar="TOKENS", help="Tokens that all begin with.")
 @click.option("--block-size", type=BLOCK_SIZE, default=ENGINE.block_size, help="Tokens per block.", show_default=True)
 @click.option("--step-tokens", type=POSITIVE, default=ENGINE.max_num_batched_tokens, help="Tokens per step.", show_default=True)
@@ -95,6 +97,9 @@ def _request(settings: dict[str, Any], described: "DescribedModel") -> "PlanRequ
     context, limit = settings["context"], described.spec.max_position
     if context is not None and context > limit:
         raise ConfigError(f"context={context} is more than the model's {limit} positions", hint=f"give at most {limit}")
+    shared = settings["shared_prefix"]
+    if shared > (limit if context is None else context):
+        raise ConfigError(f"shared_prefix={shared} is more than a whole conversation", hint="it is a part of each one's context")
     return PlanRequest(
         kv_dtype=settings["kv_dtype"],
         block_size=settings["block_size"],
@@ -114,7 +119,10 @@ def _weights(settings: dict[str, Any], described: "DescribedModel") -> "tuple[We
     if wanted and total:
         raise ConfigError("weights and weight_bytes contradict each other", hint="give one of them")
     if total:
-        return sizes_from_total(parse_bytes(total, name="weight_bytes")), "as given"
+        num_bytes = parse_bytes(total, name="weight_bytes")
+        if num_bytes == 0:
+            raise ConfigError(f"weight_bytes={total!r}: a model has weights", hint="leave it out to compute them")
+        return sizes_from_total(num_bytes), "as given"
     if described.tensors and not wanted:
         return sizes_from_headers(described.tensors), "as stored"
     name = wanted or described.spec.stored_format

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from octavo.cli.options import given_settings, settings_options, with_options
+from octavo.cli.options import FiniteRange, given_settings, settings_options, with_options
 from octavo.cli.simulate_chart import draw_simulation
 from octavo.cli.terminal import progress_bar, working
 from octavo.config import EngineConfig
@@ -56,11 +56,11 @@ ROOFLINE_OPTIONS = {  # option -> the rate that it replaces, and its unit
     type=click.Path(path_type=Path, dir_okay=False),
     help="Times of real steps of MODEL, instead of a machine: a file that `octavo bench machine MODEL --output` wrote.",
 )
-@click.option("--bandwidth-gb-per-s", type=click.FloatRange(min=0, min_open=True), help="Memory bandwidth, in the machine's place.")
-@click.option("--tflops", type=click.FloatRange(min=0, min_open=True), help="Arithmetic, in the machine's place.")
-@click.option("--step-overhead-ms", type=click.FloatRange(min=0), help="Time added to every step.")
-@click.option("--sequence-overhead-ms", type=click.FloatRange(min=0), help="Time added to a step for each sequence in it.")
-@click.option("--weight-bits", type=click.FloatRange(min=0, min_open=True), default=16, show_default=True, help="Bits per weight.")
+@click.option("--bandwidth-gb-per-s", type=FiniteRange(min=0, min_open=True), help="Memory bandwidth, in the machine's place.")
+@click.option("--tflops", type=FiniteRange(min=0, min_open=True), help="Arithmetic, in the machine's place.")
+@click.option("--step-overhead-ms", type=FiniteRange(min=0), help="Time added to every step.")
+@click.option("--sequence-overhead-ms", type=FiniteRange(min=0), help="Time added to a step for each sequence in it.")
+@click.option("--weight-bits", type=FiniteRange(min=0, min_open=True), default=16, show_default=True, help="Bits per weight.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Also write a chart: a .png or .svg file.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object for each allocator, instead of a table.")
 def command(

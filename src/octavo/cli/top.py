@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from octavo.cli.options import FiniteRange
 from octavo.errors import OctavoError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ Figures = Mapping[str, float]
 @click.command("top")
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Address of a running Octavo server.")
 @click.option("--api-key", default="none", help="Key to send.")
-@click.option("--seconds", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Time between two looks.")
+@click.option("--seconds", default=1.0, show_default=True, type=FiniteRange(0.1), help="Time between two looks.")
 @click.option("--once", is_flag=True, help="Look twice, print once and end.")
 def command(url: str, api_key: str, seconds: float, once: bool) -> None:
     """Show what a running server does, until Ctrl-C."""

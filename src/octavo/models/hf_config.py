@@ -97,6 +97,7 @@ REFUSED_FIELDS = (
     "no_rope_layers",
     "attention_chunk_size",
 )
+MAX_SIZE, MAX_LAYERS = 2**31, 10_000
 ACTIVATION_NAMES = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 # Fields of a multimodal config that hold for its text part, over what text_config says.
 OUTER_FIELDS = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
@@ -217,6 +218,8 @@ def required(config: Config, name: str) -> int:
         raise CheckpointError(f"config.json has no {name!r}")
     if type(value) is not int or value < 1:
         raise CheckpointError(f"config.json has {name}={short(value)}; it must be a positive integer")
+    if value > (MAX_LAYERS if name == "num_hidden_layers" else MAX_SIZE):
+        raise CheckpointError(f"config.json has {name}={short(value)}; no model is that large")
     return value
 
 

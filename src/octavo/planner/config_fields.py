@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import CheckpointError, UnsupportedModelError
+from octavo.models.hf_config import short
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+SWITCHES = ("tie_word_embeddings", "use_sliding_window", "attention_bias", "use_qk_norm")
+TEXTS = ("model_type", "hybrid_override_pattern")
+LISTS = ("layer_types", "mlp_only_layers", "intermediate_size")  # of the last, one for each layer, or one number for all
+DIVISORS = ("num_key_value_heads", "decoder_sparse_step", "full_attention_interval")
+MAX_COUNT, MAX_LAYERS = 2**31, 10_000  # more is damage, and would only make a plan take forever
 
 
 @dataclass(frozen=True)
@@ -19,20 +25,24 @@ class Fields:
     values: Mapping[str, Any]
 
     def need(self, name: str) -> Any:
-        """Returns a field without which there is no plan.
+        """Returns a field without which there is no plan; a number is at least 1.
 
         Raises:
-            CheckpointError: it is absent.
+            CheckpointError: it is absent, or not of its kind.
         """
         value = self.values.get(name)
         if value is None:
             raise CheckpointError(f"config.json has no field {name!r}")
-        return value
+        return _checked(name, value, minimum=1)
 
     def get(self, name: str, default: Any) -> Any:
-        """Returns a field, or ``default`` where it is absent or null."""
+        """Returns a field, or ``default`` where it is absent or null.
+
+        Raises:
+            CheckpointError: it is not of its kind.
+        """
         value = self.values.get(name)
-        return default if value is None else value
+        return default if value is None else _checked(name, value, minimum=int(name in DIVISORS))
 
     @property
     def hidden(self) -> int:
@@ -88,14 +98,36 @@ class Fields:
         return 2 * self.hidden + 2 * q_width + self.kv_elements + 3 * mlp_width
 
 
+def _checked(name: str, value: Any, *, minimum: int) -> Any:
+    """Returns a field's value if it is of the kind that the field has."""
+    if name in SWITCHES or name in TEXTS:
+        if type(value) is not (bool if name in SWITCHES else str):
+            raise CheckpointError(
+                f"config.json has {name}={short(value)}; it must be {'true or false' if name in SWITCHES else 'a text'}"
+            )
+        return value
+    if name in LISTS and isinstance(value, list):
+        kinds = {type(item) for item in value}
+        if kinds - {int, str} or len(kinds) != 1 or len(value) > MAX_LAYERS:
+            raise CheckpointError(f"config.json has {name}={short(value)}; it must be a list with an entry for each layer")
+        return value
+    maximum = MAX_LAYERS if name == "num_hidden_layers" else MAX_COUNT
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise CheckpointError(f"config.json has {name}={short(value)}; it must be a whole number from {minimum} to {maximum}")
+    return value
+
+
 def listed_layer_types(fields: Fields, allowed: Sequence[str], default: Sequence[str]) -> list[str]:
     """Returns each layer's type, ``default`` where the config lists none.
 
     Raises:
         UnsupportedModelError: a type is not among ``allowed``, or the list's length is not the number of layers.
     """
-    layer_types = list(fields.get("layer_types", default))
-    unknown = sorted(set(layer_types) - set(allowed))
+    layer_types = fields.get("layer_types", default)
+    if isinstance(layer_types, int):
+        raise UnsupportedModelError(f"layer_types={layer_types} is not a list")
+    layer_types = list(layer_types)
+    unknown = sorted(set(map(str, layer_types)) - set(allowed))
     if unknown:
         raise UnsupportedModelError(f"layer type {unknown[0]!r} is not supported; supported are {', '.join(allowed)}")
     if len(layer_types) != fields.num_layers:

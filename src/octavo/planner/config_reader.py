@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from octavo.errors import UnsupportedModelError
+from octavo.errors import CheckpointError, UnsupportedModelError
 from octavo.models.hf_config import FAMILIES, from_hf_config
 from octavo.planner.config_fields import Fields
 from octavo.planner.engine_models import plan_spec
@@ -67,6 +67,8 @@ def read_plan_spec(config: Mapping[str, Any]) -> PlanSpec:
     stored_format = read_stored_format(config)
     config = {name: value for name, value in config.items() if name != "quantization_config"}
     model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise UnsupportedModelError(f"model_type {model_type!r} is not known: it is no text")
     nested = config.get("text_config")
     if isinstance(nested, Mapping) and model_type in NESTED_TYPES:
         allowed = NESTED_TYPES[model_type]
@@ -74,9 +76,10 @@ def read_plan_spec(config: Mapping[str, Any]) -> PlanSpec:
         if model_type not in allowed:
             raise UnsupportedModelError(f"a text_config of model_type {model_type!r} is not known to the planner")
         config = {"model_type": model_type, **config}
-    reader = READERS.get(str(model_type))
+    reader = READERS.get(model_type) if isinstance(model_type, str) else None
     if reader is not None:
         spec = reader(Fields(config))
+        _check(spec)
     elif model_type in FAMILIES or model_type == "gemma3":
         spec = plan_spec(from_hf_config(config))
     else:
@@ -88,16 +91,33 @@ def read_plan_spec(config: Mapping[str, Any]) -> PlanSpec:
     return dataclasses.replace(spec, stored_format=stored_format, engine_spec=engine_spec)
 
 
+def _check(spec: PlanSpec) -> None:
+    """Refuses a description that contradicts itself.
+
+    Raises:
+        CheckpointError: it has fewer than no layers of a kind, or its tokens choose more experts than there are.
+    """
+    counts = [kind.num_layers for kind in (*spec.attention, *spec.states)]
+    counts += dataclasses.astuple(spec.parameters) if spec.parameters else []
+    if min(counts) < 0 or sum(kind.num_layers for kind in (*spec.attention, *spec.states)) == 0:
+        raise CheckpointError("config.json contradicts itself: its layers of one kind are more than all of its layers")
+    if spec.experts_per_token > spec.num_experts:
+        raise CheckpointError(f"config.json has {spec.num_experts} experts, of which a token chooses {spec.experts_per_token}")
+
+
 def read_stored_format(config: Mapping[str, Any]) -> str | None:
     """Returns the weight format that the config states; None where it states none.
 
     Raises:
         UnsupportedModelError: it states one that cannot be told apart from here.
     """
-    quantisation = config.get("quantization_config") or config.get("text_config", {}).get("quantization_config")
+    nested = config.get("text_config")
+    quantisation = config.get("quantization_config") or (nested.get("quantization_config") if isinstance(nested, Mapping) else None)
+    if quantisation and not isinstance(quantisation, Mapping):
+        raise UnsupportedModelError("quantization_config is not an object; give the weights' format yourself")
     if quantisation:
         method = quantisation.get("quant_method")
-        name = QUANTISATION_METHODS.get(method) or str(quantisation.get("quant_algo", "")).lower()
+        name = QUANTISATION_METHODS.get(str(method)) or str(quantisation.get("quant_algo", "")).lower()
         if name not in ("mxfp4", "fp8", "nvfp4"):
             raise UnsupportedModelError(f"quantization_config of method {method!r} is not known; give the weights' format yourself")
         return name

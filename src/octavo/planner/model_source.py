@@ -118,6 +118,10 @@ def read_tensor_lengths(path: Path) -> dict[str, int]:
     try:
         header = json.loads(text)
         header.pop("__metadata__", None)
-        return {name: entry["data_offsets"][1] - entry["data_offsets"][0] for name, entry in header.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as cause:
+        lengths = {name: entry["data_offsets"][1] - entry["data_offsets"][0] for name, entry in header.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as cause:
         raise CheckpointError(f"{path}: the safetensors header is damaged: {cause}") from cause
+    for name, length in lengths.items():
+        if type(length) is not int or length < 0:
+            raise CheckpointError(f"{path}: the safetensors header is damaged: tensor {name!r} has {length!r} bytes")
+    return lengths
