@@ -32,8 +32,8 @@ test-arm: $(VENV)/.build ## run the kernel tests on emulated Arm processors (on 
 soak: $(VENV)/.test ## 256 streams and leaving clients on a real engine for ten minutes
 	@OCTAVO_SOAK_SECONDS=600 $(BIN)/python -m pytest -q tests/server/test_soak.py
 
-nightly: $(VENV)/.test ## requests made from the server's OpenAPI document for fifteen minutes
-	@OCTAVO_SCHEMA_SECONDS=900 $(BIN)/python -m pytest -q tests/server/test_schema.py
+nightly: $(VENV)/.clients ## clients made by others; requests made from the server's OpenAPI document for fifteen minutes
+	@OCTAVO_SCHEMA_SECONDS=900 $(BIN)/python -m pytest -q tests/server/test_other_clients.py tests/server/test_schema.py
 
 lint: $(VENV)/.lint ## check style and types
 	@$(BIN)/ruff check .
@@ -82,6 +82,10 @@ $(VENV)/.test: $(VENV)/.build $(SOURCES)
 	@echo "building and installing octavo with what its tests need"
 	@$(INSTALL) --no-build-isolation '.[test]'
 	@touch $(VENV)/.package $@
+
+$(VENV)/.clients: $(VENV)/.test
+	@$(INSTALL) langchain-openai llm
+	@touch $@
 
 $(VENV)/.lint: $(VENV)/.python requirements/lock.txt
 	@$(INSTALL) ruff mypy clang-format numpy

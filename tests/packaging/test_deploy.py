@@ -4,6 +4,8 @@ import configparser
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,20 @@ def test_systemd_unit_starts_the_server() -> None:
     served_options(arguments)
     drain_seconds = ServerConfig().drain_seconds
     assert int(unit["Service"]["TimeoutStopSec"]) > drain_seconds
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "octavo.service").read_text(encoding="utf-8")
+    unit = tmp_path / "octavo.service"
+    unit.write_text(text.replace("/opt/octavo/bin/octavo", "/bin/true").replace("User=octavo\n", ""), encoding="utf-8")
+    checked = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_container_leaves_out_what_was_built_here() -> None:
+    lines = (DEPLOY.parent / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {".git", ".venv*", "build", "**/*.so"} <= set(lines)
 
 
 def test_container_file_starts_the_server() -> None:

@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 from octavo.engine.engine import Engine
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
-from octavo.server.http_server import HttpServer, uvicorn_config
+from octavo.server.http_server import HttpServer, open_sockets, uvicorn_config
 from server.scripted import make_engine
 
 TIMEOUT_SECONDS = 20.0
@@ -26,18 +26,25 @@ class RunningServer:
 
     Attributes:
         http: a client with the server's address.
+        clients: what is closed with the server.
     """
 
     url: str
     engine: Engine
     app: FastAPI
     http: httpx.Client
+    clients: ExitStack
 
     def openai(self, **settings: Any) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT_SECONDS, **settings)
+        """Returns a client that is closed with the server: one left to the garbage collector may warn of its socket in any test."""
+        options: dict[str, Any] = {"api_key": "none", "max_retries": 0, "timeout": TIMEOUT_SECONDS}
+        return self.clients.enter_context(OpenAI(base_url=f"{self.url}/v1", **options, **settings))
 
-    def async_openai(self) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT_SECONDS)
+    @asynccontextmanager
+    async def async_openai(self) -> AsyncIterator[AsyncOpenAI]:
+        options: dict[str, Any] = {"api_key": "none", "max_retries": 0, "timeout": TIMEOUT_SECONDS}
+        async with AsyncOpenAI(base_url=f"{self.url}/v1", **options) as client:
+            yield client
 
     def complete(self, **fields: Any) -> httpx.Response:
         return self.http.post("/v1/completions", json=fields)
@@ -63,15 +70,15 @@ def running_server(engine: Engine | None = None, **settings: Any) -> Iterator[Ru
     config = ServerConfig(port=0, **settings)
     app = create_app(engine, config)
     server = HttpServer(uvicorn_config(app, config), app.state.context)
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, args=(open_sockets(config),))
     thread.start()
     try:
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             time.sleep(0.002)
         url = f"http://127.0.0.1:{server.port}"
-        with httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS) as http:
-            yield RunningServer(url, engine, app, http)
+        with httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS) as http, ExitStack() as clients:
+            yield RunningServer(url, engine, app, http, clients)
     finally:
         server.should_exit = True
         thread.join()

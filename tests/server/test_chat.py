@@ -38,12 +38,11 @@ def test_official_client_plain_and_streaming(server: RunningServer) -> None:
 
 def test_official_async_client(server: RunningServer) -> None:
     async def ask() -> tuple[str, str, str]:
-        client = server.async_openai()
-        plain = await client.chat.completions.create(model=MODEL_NAME, messages=HELLO)
-        stream = await client.chat.completions.create(model=MODEL_NAME, messages=HELLO, stream=True)
-        text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-        completion = await client.completions.create(model=MODEL_NAME, prompt="hello", max_tokens=100)
-        await client.close()
+        async with server.async_openai() as client:
+            plain = await client.chat.completions.create(model=MODEL_NAME, messages=HELLO)
+            stream = await client.chat.completions.create(model=MODEL_NAME, messages=HELLO, stream=True)
+            text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+            completion = await client.completions.create(model=MODEL_NAME, prompt="hello", max_tokens=100)
         return plain.choices[0].message.content or "", text, completion.choices[0].text
 
     plain, streamed, completed = asyncio.run(ask())

@@ -115,7 +115,9 @@ def test_slow_reader_is_dropped_and_others_go_on() -> None:
         server.wait_until_idle()
         connection.settimeout(10)
         with connection, connection.makefile("rb") as received:
-            assert any(b'"code":"slow_reader"' in line for line in received)
+            lines = list(iter(received.readline, b"data: [DONE]\n"))
+        assert any(b'"code":"slow_reader"' in line for line in lines)
+        assert sum(map(len, lines)) < 2**20, "the system keeps more for a slow reader than it was told to"
 
 
 def test_time_limit_ends_with_what_there_is() -> None:

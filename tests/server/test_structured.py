@@ -131,10 +131,9 @@ def test_neighbours_and_preemption_change_nothing(models: TinyModels, tiny: Runn
     expected_free = [choice["token_ids"] for choice in tiny.complete(**free).json()["choices"]]
     small = models.engine(end_token_ids=(0,), kv_memory="32 blocks", max_num_seqs=8, max_num_batched_tokens=32)
     with running_server(small) as server:
-        client = server.async_openai()
 
         async def ask_both():
-            async with client:
+            async with server.async_openai() as client:
                 return await asyncio.gather(
                     client.post("/completions", body={"guided_json": PERSON, **fields}, cast_to=object),
                     client.post("/completions", body=free, cast_to=object),

@@ -101,7 +101,10 @@ class GrammarConstraint:
         if matcher.is_error():
             import logging
 
-            logging.getLogger("octavo.engine").warning("an answer left its grammar: %s", matcher.get_error())
+            logging.getLogger("octavo.engine").warning(
+                "an answer left its grammar: %s",
+                matcher.get_error().partition("\n")[0],  # what follows quotes the client's grammar
+            )
             bitmask[:] = 0
         return AllowedTokens(bitmask, must_end=matcher.is_stopped())
 

@@ -18,12 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo.server.access_log import AccessLog
 from octavo.server.call import Call, new_call
 from octavo.server.context import ServerContext
-from octavo.server.errors import ApiError
+from octavo.server.errors import ApiError, invalid
 from octavo.server.keys import ANONYMOUS, ApiKey
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
 WATCHING_PATHS = OPEN_PATHS | {"/metrics"}  # answered while draining
 DISCARD_SECONDS = 10.0  # how long the rest of a refused body is read, so that the client gets to see why
+AMBIGUOUS_LENGTH = "ambiguous_length"
 GONE_STATUS = 499  # in the log only: the client left before its answer
 logger = logging.getLogger("octavo.server")
 
@@ -55,11 +56,15 @@ class Gate:
         try:
             if refusal is not None:
                 raise refusal
+            _check_body_form(Headers(scope=scope))
             self._admit(scope, call)
             body = await self._read_body(Headers(scope=scope), receive)
             await self._app(scope, _replay(body, receive), send_with_id)
         except ApiError as error:
-            await error.response(scope["path"])(scope, receive, send_with_id)
+            response = error.response(scope["path"])
+            if error.code == AMBIGUOUS_LENGTH:  # what comes next on this connection may be meant as this request's body
+                response.headers["Connection"] = "close"
+            await response(scope, receive, send_with_id)
         except Exception:  # whatever a route does, its client gets an answer and the server goes on
             logger.exception("request %s failed", call.request_id)
             if status:
@@ -123,6 +128,15 @@ def _make_call(headers: Headers) -> tuple[Call, ApiError | None]:
         return new_call(headers.get("x-request-id")), None
     except ApiError as error:
         return new_call(None), error
+
+
+def _check_body_form(headers: Headers) -> None:
+    """Refuses bodies that would not be read as they were meant."""
+    if headers.get("content-encoding", "identity") != "identity":
+        raise invalid("Content-Encoding", "Content-Encoding is not supported: send the body as it is")
+    if "content-length" in headers and "transfer-encoding" in headers:
+        message = "a request has Content-Length or Transfer-Encoding, not both"
+        raise ApiError(400, message, param="Content-Length", code=AMBIGUOUS_LENGTH)
 
 
 async def _pieces(receive: Receive):

@@ -29,6 +29,7 @@ from octavo.server.errors import ApiError
 SWITCH_SECONDS = 0.0005  # the engine's thread, back from computing, must not wait long for the interpreter
 KEEP_ALIVE_SECONDS = 75
 MAX_HEADER_BYTES = 64 * 2**10
+SEND_BUFFER_BYTES = 128 * 2**10  # what the system holds for a reader; left to itself, some megabytes for one that does not read
 FLUSH_SECONDS = 5  # what responses that ended get to leave the socket
 logger = logging.getLogger("octavo.server")
 
@@ -124,6 +125,7 @@ def open_sockets(config: ServerConfig) -> list[socket.socket]:
 def _open_socket(family: int, address: tuple) -> socket.socket:
     opened = socket.socket(family, socket.SOCK_STREAM)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # connections inherit it
     if family == socket.AF_INET6:
         opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     try:

@@ -15,6 +15,7 @@ from octavo.server.protocol.structured import StructuredFields
 from octavo.server.protocol.tools import PastToolCall, ToolCall, ToolCallDelta, ToolFields
 
 MAX_MESSAGES = 10_000
+TEMPLATE_NAMES = ("messages", "tools", "add_generation_prompt")  # what a template gets from other fields
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,9 @@ class ConversationFields(RequestBody):
         """Returns what the model is to be shown of the messages."""
         continues = bool(self.continue_final_message)
         adds_prompt = not continues if self.add_generation_prompt is None else self.add_generation_prompt
+        for name in TEMPLATE_NAMES:
+            if name in (self.chat_template_kwargs or {}):
+                raise invalid("chat_template_kwargs", f"chat_template_kwargs has {name}, which is a field of its own")
         rendered = [message.for_template(f"messages[{index}]") for index, message in enumerate(messages)]
         return ChatPrompt(rendered, adds_prompt, continues, self.chat_template_kwargs or {})
 
