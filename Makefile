@@ -55,6 +55,7 @@ bench: $(VENV)/.package ## measure the engine on this machine, for about half an
 			--output $(RESULTS)/shape-$$shape-$$weights.json || exit 1; done; done
 	@$(BIN)/python benchmarks/start.py --output $(RESULTS)/start.json
 	@$(BIN)/python benchmarks/stalls.py --output $(RESULTS)/stalls.json
+	@$(BIN)/python benchmarks/serving.py --output $(RESULTS)/serving.json
 	@$(BIN)/python benchmarks/loop.py --output $(RESULTS)/loop.json
 	@$(BIN)/python benchmarks/simulator.py --output $(RESULTS)/simulator.json
 	@$(BIN)/python benchmarks/readme_table.py --write
