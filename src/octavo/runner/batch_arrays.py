@@ -8,12 +8,12 @@ Invariants:
 """
 
 from dataclasses import dataclass, fields
+from itertools import chain
 
 import numpy as np
 
 from octavo.kernels.step_arrays import StepArrays
-from octavo.memory.sequence_cache import SequenceCache
-from octavo.scheduler.batch import ScheduledBatch
+from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 
 
 @dataclass(frozen=True)
@@ -38,39 +38,18 @@ class BatchArrays:
 
     def fill(self, batch: ScheduledBatch) -> StepSizes:
         """Writes the batch's tokens, positions, slots and tables into the step's arrays."""
-        step, num_seqs, num_tokens = self.step, len(batch.entries), batch.num_tokens
-        token_ids, *columns = self._columns(batch)
-        rows, starts, counts = np.array(columns, np.int32)
-        step.token_ids[:num_tokens] = token_ids
+        step, entries, num_tokens = self.step, batch.entries, batch.num_tokens
+        num_seqs = len(entries)
+        self._mirror_tables(entries)
+        rows = np.array([entry.sequence.row for entry in entries], np.int32)
+        starts = np.array([entry.start for entry in entries], np.int32)
+        counts = np.array([entry.num_tokens for entry in entries], np.int32)
+        step.token_ids[:num_tokens] = _token_ids(batch)
         step.table_rows[:num_seqs] = rows
         np.add(starts, counts, out=step.context_lens[:num_seqs])
         np.cumsum(counts, out=step.cu_seqlens_q[1 : num_seqs + 1])
         self._fill_slots(num_tokens, starts, counts, rows)
         return StepSizes(num_tokens, num_seqs)
-
-    def _columns(self, batch: ScheduledBatch) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Returns the tokens of all entries, and the row, the start and the number of tokens of each.
-
-        One pass over the sequences, which also brings the mirror up to date.
-        """
-        token_ids: list[int] = []
-        rows: list[int] = []
-        starts: list[int] = []
-        counts: list[int] = []
-        for entry in batch.entries:
-            sequence, start, count = entry.sequence, entry.start, entry.num_tokens
-            cache, row = sequence.cache, sequence.row
-            assert cache is not None, "a scheduled sequence holds a cache"
-            if cache.num_mirrored_blocks != len(cache.tables[0].block_ids):
-                self._mirror(cache, row)
-            if count == 1:
-                token_ids.append(sequence.token_ids[start])
-            else:
-                token_ids += sequence.token_ids[start : start + count]
-            rows.append(row)
-            starts.append(start)
-            counts.append(count)
-        return token_ids, rows, starts, counts
 
     def _fill_slots(self, num_tokens: int, starts: np.ndarray, counts: np.ndarray, rows: np.ndarray) -> None:
         step, size = self.step, self._block_size
@@ -85,7 +64,21 @@ class BatchArrays:
         np.multiply(step.block_tables[:, rows, indices], size, out=slots, dtype=np.int64)
         slots += offsets
 
-    def _mirror(self, cache: SequenceCache, row: int) -> None:
-        """Writes what changed in a sequence's tables; in most steps of most sequences nothing did."""
-        changed = cache.drain_changes()
-        self.step.block_tables[:, row, changed.start : changed.stop] = [table.block_ids[changed.start :] for table in cache.tables]
+    def _mirror_tables(self, entries: list[ScheduledSequence]) -> None:
+        """Writes what changed in the tables of the step's sequences; in most steps of most sequences nothing did."""
+        for entry in entries:
+            cache = entry.sequence.cache
+            assert cache is not None, "a scheduled sequence holds a cache"
+            if cache.num_mirrored_blocks != len(cache.tables[0].block_ids):
+                changed = cache.drain_changes()
+                rows = self.step.block_tables[:, entry.sequence.row, changed.start : changed.stop]
+                rows[:] = [table.block_ids[changed.start :] for table in cache.tables]
+
+
+def _token_ids(batch: ScheduledBatch) -> list[int]:
+    """Returns the tokens of all entries, one after the other."""
+    entries = batch.entries
+    if batch.num_tokens == len(entries):
+        return [entry.sequence.token_ids[entry.start] for entry in entries]
+    pieces = (entry.sequence.token_ids[entry.start : entry.start + entry.num_tokens] for entry in entries)
+    return list(chain.from_iterable(pieces))
