@@ -58,8 +58,9 @@ def test_a_plan_holds_as_long_as_the_same_sequences_want_the_same():
     assert plan.is_for([replace(entry, start=9) for entry in entries])
     assert not plan.is_for(entries[::-1]) and not plan.is_for(entries[:1])
     assert not plan.is_for([entries[0], replace(entries[1], is_last_chunk=False)])
+    assert plan.is_for(entries)
     entries[1].sequence.num_choices = 2
-    assert not plan.is_for(entries)
+    assert not StepPlan(entries, requests, 8).is_for(entries)
 
 
 def test_a_plan_cuts_the_rows_into_parts_and_leaves_out_what_is_not_due():

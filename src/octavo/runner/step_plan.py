@@ -4,7 +4,8 @@ Owns: what the steps that compute the same sequences have in common, worked out 
 step, logits.
 
 Invariants:
-1. A plan depends on who is computed, how far, and how many choices each starts: not on the tokens.
+1. A plan depends on who is computed, and whether to the end of what is known: not on the tokens. One in which a sequence starts
+   choices holds for a single step.
 """
 
 from collections.abc import Mapping
@@ -46,6 +47,7 @@ class StepPlan:
 
     def __init__(self, entries: list[ScheduledSequence], requests: Mapping[int, SamplingRequest], max_rows: int):
         self._key = _key(entries)
+        self._starts_choices = any(entry.sequence.num_choices > 1 for entry in entries)
         self.samplings = [requests[entry.sequence.sequence_id] for entry in entries]
         due = [index for index, entry in enumerate(entries) if entry.is_last_chunk and self.samplings[index].pooling is None]
         self.constrained = [index for index in due if self.samplings[index].constraint is not None]
@@ -54,7 +56,7 @@ class StepPlan:
 
     def is_for(self, entries: list[ScheduledSequence]) -> bool:
         """Returns whether the plan holds for a step of these entries."""
-        return _key(entries) == self._key
+        return not self._starts_choices and _key(entries) == self._key
 
     def _part(self, entries: list[ScheduledSequence], indices: list[int]) -> PlanPart:
         sequences = [entries[index].sequence for index in indices]
@@ -63,7 +65,6 @@ class StepPlan:
         return PlanPart(indices, sequences, draws, [sequences[row] for row in draws.rows.tolist()])
 
 
-def _key(entries: list[ScheduledSequence]) -> tuple[list[Sequence], list[bool], list[int]]:
+def _key(entries: list[ScheduledSequence]) -> tuple[list[Sequence], list[bool]]:
     """Returns all that a plan depends on; a sequence is equal to itself alone."""
-    sequences = [entry.sequence for entry in entries]
-    return sequences, [entry.is_last_chunk for entry in entries], [sequence.num_choices for sequence in sequences]
+    return [entry.sequence for entry in entries], [entry.is_last_chunk for entry in entries]

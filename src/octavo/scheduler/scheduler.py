@@ -198,11 +198,8 @@ class Scheduler:
             assert sequence.cache is not None, f"sequence {sequence.sequence_id} lost its blocks during the step"
             end = start + entry.num_tokens
             commit(sequence.cache, sequence.token_ids, end)
-            peak = sequence.num_peak_computed_tokens
-            if start < peak:
-                sequence.num_recomputed_tokens += min(peak, end) - start
-            if end > peak:
-                sequence.num_peak_computed_tokens = end
+            if start < sequence.num_lost_tokens:
+                sequence.num_recomputed_tokens += min(sequence.num_lost_tokens, end) - start
 
     def _by_need(self) -> tuple[list[Sequence], list[Sequence]]:
         """Returns the running sequences that want one token, and those that want more in order of service, the oldest first.
@@ -302,6 +299,7 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         assert sequence.cache is not None, "a running sequence holds a cache"
+        sequence.num_lost_tokens = max(sequence.num_lost_tokens, sequence.cache.num_computed_tokens)
         self.kv.free(sequence.cache, sequence.token_ids)
         sequence.cache = None
         del self.running[bisect_left(self.running, sequence.arrival, key=_arrival)]
@@ -384,7 +382,6 @@ class Scheduler:
         assert parent.cache is not None, "a running sequence holds a cache"
         child.cache = self.kv.fork(parent.cache)
         child.num_hit_tokens = parent.num_hit_tokens
-        child.num_peak_computed_tokens = parent.num_computed_tokens
         self._start(child)
 
     def _start(self, sequence: Sequence) -> None:

@@ -62,7 +62,7 @@ class Sequence:
         num_waited_steps: steps that it waited for until it last ran.
         wait_reasons: of these, the steps in which its turn came and it was not admitted, by reason.
         preempted_by: ids of the sequences that took its blocks.
-        num_peak_computed_tokens: most tokens that were ever computed; what lies below it is recomputation.
+        num_lost_tokens: most tokens that were computed when its blocks were taken; to compute one below it is to do so again.
     """
 
     sequence_id: int
@@ -78,7 +78,7 @@ class Sequence:
     row: int = -1
     cache: SequenceCache | None = field(default=None, repr=False)
     num_preemptions: int = 0
-    num_peak_computed_tokens: int = 0
+    num_lost_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_hit_tokens: int | None = None
     awaited: PrefixMatch | None = field(default=None, repr=False)
