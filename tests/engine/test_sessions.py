@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 import octavo
-from engine.tiny_engine import answer, bits, full_attention
+from engine.tiny_engine import answer, bits, full_attention, run
 from octavo.errors import SnapshotError
 from octavo.llm import LLM
 from octavo.sampling_params import SamplingParams
@@ -82,6 +82,24 @@ def test_a_conversation_that_is_not_kept_is_not_saved(models, tmp_path):
     with pytest.raises(SnapshotError, match="only 0 of the conversation's"):
         llm_on(models.engine(enable_prefix_caching=False)).save_session(tmp_path / "s", TOKENS)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_being_saved_is_not_written_to(models, tmp_path):
+    """A request with the same prompt goes on in the block that is written to the file."""
+    engine = models.engine(spec=full_attention())
+    request_id = engine.add_request(TOKENS, PARAMS)
+    while not engine.peek(request_id).outputs[0].token_ids:
+        engine.step()
+    held = engine.sessions.hold(TOKENS, ())
+    blocks = list(held.blocks.values())
+    before = engine._runner.kv_blocks[blocks].copy()
+    run(engine)
+    assert (engine._runner.kv_blocks[blocks] == before).all()
+    engine.sessions.write(held, tmp_path / "s")
+    engine.sessions.let_go(held)
+    engine.check_invariants()
+    alone = models.engine(spec=full_attention(), enable_prefix_caching=False)
+    assert bits(engine.take(request_id)) == bits(answer(alone, [TOKENS], PARAMS)[0])
 
 
 # ---- what does not fit

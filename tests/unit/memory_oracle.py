@@ -28,6 +28,15 @@ class ModelSequence:
     mirrors: list[list[int]] = field(default_factory=list)
 
 
+@dataclass(eq=False)
+class HeldPrefix:
+    """A prefix that is kept as it is: what its blocks held when it was taken."""
+
+    cache: SequenceCache
+    token_ids: list[int]
+    slots: dict[tuple[int, int], Content | None]
+
+
 def content_at(sequence: ModelSequence, position: int) -> Content:
     """What the K/V at a position of the sequence depends on."""
     return sequence.generation, sequence.namespace, tuple(sequence.token_ids[: position + 1])
@@ -41,6 +50,7 @@ class MemoryOracle:
         self.generation = 0  # grows with every reset of the prefix cache
         self.slots: dict[tuple[int, int], Content] = {}  # (block, offset) -> what was computed there
         self.sequences: list[ModelSequence] = []
+        self.held: list[HeldPrefix] = []
         self.scheduled: dict[ModelSequence, int] = {}  # sequence -> number of computed tokens after the step
 
     def open(self, token_ids: Sequence[int], namespace: Hashable, *, reuse: bool = True) -> ModelSequence:
@@ -66,12 +76,7 @@ class MemoryOracle:
 
     def run_step(self) -> None:
         """Copies, computes and commits what was scheduled."""
-        copies = self.manager.drain_copies()
-        sources, destinations = {pair[0] for pair in copies}, [pair[1] for pair in copies]
-        assert not sources & set(destinations) and len(destinations) == len(set(destinations))
-        for source, destination in copies:
-            for offset in range(self.manager.block_size):
-                self._put(destination, offset, self.slots.get((source, offset)))
+        self._copy()
         for block_id in self.manager.drain_released():
             for offset in range(self.manager.block_size):
                 self._put(block_id, offset, None)
@@ -80,6 +85,14 @@ class MemoryOracle:
             self._verify_visible(sequence, target)
             self.manager.commit(sequence.cache, sequence.token_ids, target)
         self.scheduled.clear()
+
+    def _copy(self) -> None:
+        copies = self.manager.drain_copies()
+        sources, destinations = {pair[0] for pair in copies}, [pair[1] for pair in copies]
+        assert not sources & set(destinations) and len(destinations) == len(set(destinations))
+        for source, destination in copies:
+            for offset in range(self.manager.block_size):
+                self._put(destination, offset, self.slots.get((source, offset)))
 
     def fork(self, sequence: ModelSequence) -> ModelSequence:
         cache = self.manager.fork(sequence.cache)
@@ -93,6 +106,21 @@ class MemoryOracle:
         self.sequences.remove(sequence)
         self.manager.free(sequence.cache, sequence.token_ids)
 
+    def hold(self, token_ids: Sequence[int], namespace: Hashable) -> None:
+        """Keeps what is computed of a token run, as a session does that is written; call it between steps."""
+        assert not self.scheduled
+        self._copy()
+        tokens = list(token_ids)
+        match = self.manager.match([*tokens, 0], namespace)
+        tokens = tokens[: match.num_tokens]
+        cache, blocks = self.manager.restorer.hold(tokens, namespace, match)
+        slots = [(block_id, offset) for block_id in blocks.values() for offset in range(self.manager.block_size)]
+        self.held.append(HeldPrefix(cache, tokens, {slot: self.slots.get(slot) for slot in slots}))
+
+    def let_go(self, held: HeldPrefix) -> None:
+        self.held.remove(held)
+        self.manager.free(held.cache, held.token_ids)
+
     def reset(self) -> None:
         self.manager.reset_prefix_cache()
         self.generation += 1
@@ -102,8 +130,11 @@ class MemoryOracle:
         stats = self.manager.stats()
         assert stats.num_free_blocks + stats.num_cached_blocks + stats.num_used_blocks == stats.num_blocks
         assert self.manager.num_free_blocks == stats.num_free_blocks + stats.num_cached_blocks
-        if not self.sequences:
+        if not self.sequences and not self.held:
             assert stats.num_used_blocks == 0
+        for held in self.held:
+            for slot, content in held.slots.items():
+                assert self.slots.get(slot) == content, f"slot {slot} of a held prefix was written to"
 
     def _write(self) -> None:
         written: set[tuple[int, int]] = set()

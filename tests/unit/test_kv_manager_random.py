@@ -51,6 +51,11 @@ def random_step(rng: random.Random, oracle: MemoryOracle, max_sequences: int) ->
         oracle.free(rng.choice(oracle.sequences))
     if rng.random() < 0.9:  # else nothing was scheduled, and nobody drains the copies
         oracle.run_step()
+    if oracle.held and rng.random() < 0.3:
+        oracle.let_go(rng.choice(oracle.held))
+    if oracle.sequences and not oracle.scheduled and rng.random() < 0.1:
+        sequence = rng.choice(oracle.sequences)
+        oracle.hold(sequence.token_ids[: rng.randrange(len(sequence.token_ids) + 1)], sequence.namespace)
 
 
 def run_random_steps(manager: KVManager, *, num_steps: int, max_sequences: int) -> None:
@@ -68,6 +73,8 @@ def run_random_steps(manager: KVManager, *, num_steps: int, max_sequences: int) 
             oracle.reset()
     for sequence in list(oracle.sequences):
         oracle.free(sequence)
+    for held in list(oracle.held):
+        oracle.let_go(held)
     oracle.check()
     assert manager.stats().num_computed_slots == 0
 
@@ -137,6 +144,17 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def fork(self, data):
         self.oracle.fork(data.draw(st.sampled_from(self.oracle.sequences)))
+
+    @precondition(lambda self: self.oracle.sequences and not self.oracle.scheduled and len(self.oracle.held) < 2)
+    @rule(data=st.data())
+    def hold(self, data):
+        sequence = data.draw(st.sampled_from(self.oracle.sequences))
+        self.oracle.hold(sequence.token_ids[: sequence.cache.num_computed_tokens], ())
+
+    @precondition(lambda self: self.oracle.held)
+    @rule()
+    def let_go(self):
+        self.oracle.let_go(self.oracle.held[0])
 
     @rule()
     def run_step(self):

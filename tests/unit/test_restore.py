@@ -85,6 +85,25 @@ def test_a_held_prefix_is_neither_evicted_nor_written():
     assert kv.num_free_blocks == 6
 
 
+@pytest.mark.parametrize("groups", [(FULL,), (FULL, WINDOWED)], ids=["full", "mixed"])
+def test_who_goes_on_in_a_held_block_copies_it_first(groups):
+    kv = memory(*groups)
+    prompt = TOKENS[:10]
+    cache = kv.open(prompt, (), None)
+    assert kv.allocate(cache, 10)
+    kv.commit(cache, prompt, 10)  # its last block may be shared now, and the sequence writes on in it
+    held, blocks = kv.restorer.hold(prompt, (), kv.match([*prompt, 99]))
+    kv.check_invariants()
+    assert kv.allocate(cache, 11)
+    kept = {blocks[2, group] for group in range(len(groups))}
+    assert {source for source, _ in kv.drain_copies()} == kept
+    assert kept.isdisjoint(table.block_ids[2] for table in cache.tables)
+    kv.commit(cache, [*prompt, 11], 11)
+    kv.free(held, prompt)
+    kv.free(cache, [*prompt, 11])
+    kv.check_invariants()
+
+
 def test_followers_wait_while_it_is_on_its_way():
     kv = memory()
     restore = begin(kv)

@@ -10,9 +10,10 @@ Invariants:
 1. A block enters the tree only after its content arrived.
 2. A prefix of L tokens is restored with what the query at position L sees: all blocks of full-attention groups, and a windowed
    group's from the window's first on. Its last block may be partial.
+3. Nobody writes to a block of a prefix that is held.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.memory.block_pool import BlockPool
@@ -137,7 +138,9 @@ class PrefixRestorer:
         return min(num_good * self._block_size, len(restore.token_ids))
 
     def hold(self, token_ids: Sequence[int], namespace: Hashable, match: PrefixMatch) -> tuple[SequenceCache, dict[Place, int]]:
-        """Keeps a computed prefix in memory, unchanged, until the cache is freed.
+        """Keeps a computed prefix in memory, unchanged, until the cache is freed; call it between steps.
+
+        A sequence that goes on in the prefix's partial last block copies it first.
 
         Args:
             match: of the whole prefix; nothing was evicted since it was found.
@@ -150,6 +153,8 @@ class PrefixRestorer:
         blocks = {(index, group): nodes[index].block_ids[group] for index, group in self._needed(len(token_ids))}
         for block_id in blocks.values():
             self._pool.hold(block_id)
+        if match.tail is not None:
+            self._end_writes_to(match.tail.block_ids)
         cache = self._open(len(token_ids), namespace, nodes, {})
         cache.registers = False
         self._caches.add(cache)
@@ -159,6 +164,12 @@ class PrefixRestorer:
         """Lets those that wait for the restore go on without it; its blocks stay held until it is finished."""
         restore.is_pending = False
         self._registry.withdraw(restore.cache)
+
+    def _end_writes_to(self, block_ids: Collection[int]) -> None:
+        for cache in self._caches:
+            index = cache.num_computed_tokens // self._block_size
+            if index < cache.table_length and any(table.block_ids[index] in block_ids for table in cache.tables):
+                cache.num_writable_tokens = cache.num_computed_tokens
 
     def _first_needed(self, group: int, num_tokens: int) -> int:
         """Returns the first block of a group that the query at position ``num_tokens`` sees."""
