@@ -1,7 +1,7 @@
 """Times the disk cache: a long prefix after a restart, and what the tier costs beside steady work. Results are checked first.
 
 Usage: python benchmarks/disk_cache.py [--model NAME] [--num-threads N] [--prefix-tokens N] [--repeats N]
-       [--directory DIR] [--output FILE]
+       [--rounds N] [--only NAME …] [--directory DIR] [--output FILE]
 
 Restart: the time to the first token of a prompt whose prefix an earlier engine left on disk, against computing it. The first token
 and its log-probability must be equal bit for bit. Steady: requests in a pool so small that every block is evicted, with the tier on
@@ -21,7 +21,8 @@ from typing import Any
 from octavo import LLM, SamplingParams
 from octavo.config import DEFAULT_MODEL
 from octavo.kernels.cpu_count import default_num_threads
-from reporting import save
+from reporting import save, saved_figures
+from turns import by_turns, ratios
 from workloads import random_prompts
 
 FIRST_TOKEN = SamplingParams(max_tokens=1, temperature=0.0, logprobs=0, ignore_eos=True)
@@ -47,10 +48,16 @@ class Restart:
 
 @dataclass(frozen=True)
 class Steady:
-    """Output tokens per second, medians."""
+    """Work beside which the tier only writes.
+
+    Attributes:
+        off_tokens_per_s, on_tokens_per_s: medians of output tokens per second.
+        time_ratio: of the time with the tier to that without it, round by round.
+    """
 
     off_tokens_per_s: float
     on_tokens_per_s: float
+    time_ratio: dict[str, float]
     written_bytes: int
     dropped_blocks: int
 
@@ -93,45 +100,54 @@ def measure_restart(settings: dict[str, Any], directory: Path, num_tokens: int, 
     return Restart(num_tokens, *map(statistics.median, (computed, read)), read_bytes, statistics.median(opening))
 
 
-def run_steady(llm: LLM, seed: int) -> tuple[float, list[list[int]]]:
-    """Returns output tokens per second and the answers."""
-    vocab_size = llm.tokenizer.vocab_size
-    prompts = [prompt_of(STEADY_PROMPT_TOKENS, vocab_size, 1000 * seed + index) for index in range(STEADY_REQUESTS)]
-    params = SamplingParams(max_tokens=STEADY_ANSWER_TOKENS, temperature=0.0, ignore_eos=True, detokenize=False)
-    started = time.perf_counter()
-    outputs = llm.generate(prompts, params)
-    seconds = time.perf_counter() - started
-    return STEADY_REQUESTS * STEADY_ANSWER_TOKENS / seconds, [output.outputs[0].token_ids for output in outputs]
+class SteadySide:
+    """One engine that answers fresh requests in every round; both sides' are the same."""
+
+    def __init__(self, llm: LLM):
+        self.llm = llm
+        self.answers: list[list[list[int]]] = []
+
+    def run(self) -> float:
+        """Answers a round's requests and returns the seconds."""
+        seed, vocab_size = len(self.answers), self.llm.tokenizer.vocab_size
+        prompts = [prompt_of(STEADY_PROMPT_TOKENS, vocab_size, 1000 * seed + index) for index in range(STEADY_REQUESTS)]
+        params = SamplingParams(max_tokens=STEADY_ANSWER_TOKENS, temperature=0.0, ignore_eos=True, detokenize=False)
+        started = time.perf_counter()
+        outputs = self.llm.generate(prompts, params)
+        seconds = time.perf_counter() - started
+        self.answers.append([output.outputs[0].token_ids for output in outputs])
+        return seconds
 
 
-def measure_steady(settings: dict[str, Any], directory: Path, repeats: int) -> Steady:
+def measure_steady(settings: dict[str, Any], directory: Path, num_rounds: int) -> Steady:
     """Runs fresh requests through a small pool, with the tier and without by turns."""
-    off = LLM(**settings, kv_memory=STEADY_POOL)
-    on = LLM(**settings, kv_memory=STEADY_POOL, disk_cache=str(directory / "steady"), disk_cache_size=DISK_BYTES)
-    rates: dict[str, list[float]] = {"off": [], "on": []}
-    for repeat in range(2 * repeats):
-        pair = [("off", off), ("on", on)]
-        answers = []
-        for name, llm in pair if repeat % 2 else pair[::-1]:
-            rate, tokens = run_steady(llm, repeat)
-            rates[name].append(rate)
-            answers.append(tokens)
-        if answers[0] != answers[1]:
-            raise SystemExit("the tier changed an answer")
-    disk = on.stats().disk
-    on.close()
-    return Steady(statistics.median(rates["off"]), statistics.median(rates["on"]), disk.num_written_bytes, disk.num_dropped_blocks)
+    off = SteadySide(LLM(**settings, kv_memory=STEADY_POOL))
+    on = SteadySide(LLM(**settings, kv_memory=STEADY_POOL, disk_cache=str(directory / "steady"), disk_cache_size=DISK_BYTES))
+    seconds = by_turns({"off": off.run, "on": on.run}, num_rounds)
+    if off.answers != on.answers:
+        raise SystemExit("the tier changed an answer")
+    disk = on.llm.stats().disk
+    on.llm.close()
+    num_tokens = STEADY_REQUESTS * STEADY_ANSWER_TOKENS
+    rates = [num_tokens / statistics.median(seconds[name]) for name in ("off", "on")]
+    return Steady(*rates, ratios(seconds["on"], seconds["off"]), disk.num_written_bytes, disk.num_dropped_blocks)
 
 
-def print_table(restart: Restart, steady: Steady) -> None:
+def print_restart(restart: Restart) -> None:
     """Prints the figures for people."""
-    gain, share = restart.computed_s / restart.from_disk_s, steady.on_tokens_per_s / steady.off_tokens_per_s
+    gain = restart.computed_s / restart.from_disk_s
     print(f"first token of a prompt of {restart.prefix_tokens} tokens after a restart")
     print(f"  computed   {restart.computed_s:8.2f} s")
     print(f"  from disk  {restart.from_disk_s:8.2f} s   {restart.read_bytes / 2**20:.0f} MiB, {gain:.1f} times faster")
+
+
+def print_steady(steady: Steady) -> None:
+    """Prints the figures for people."""
+    ratio = steady.time_ratio
     print("steady work in which every block is evicted, output tokens/s")
     print(f"  tier off   {steady.off_tokens_per_s:8.1f}")
-    print(f"  tier on    {steady.on_tokens_per_s:8.1f}   {share:.1%} of that")
+    print(f"  tier on    {steady.on_tokens_per_s:8.1f}")
+    print(f"  times as long {ratio['median']:.3f} (quartiles {ratio['low']:.3f} and {ratio['high']:.3f})")
 
 
 def read_arguments() -> argparse.Namespace:
@@ -140,9 +156,11 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--num-threads", type=int, default=default_num_threads())
     parser.add_argument("--prefix-tokens", type=int, default=8000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="restarts")
+    parser.add_argument("--rounds", type=int, default=12, help="turns of steady work on either side")
+    parser.add_argument("--only", nargs="+", choices=("restart", "steady"), default=("restart", "steady"))
     parser.add_argument("--directory", type=Path, default=None)
-    parser.add_argument("--output", type=Path, default=None)
+    parser.add_argument("--output", type=Path, default=None, help="write the JSON here too; other figures that are there stay")
     return parser.parse_args()
 
 
@@ -150,12 +168,18 @@ def main() -> None:
     """Measures and prints."""
     arguments = read_arguments()
     settings = {"model": arguments.model, "num_threads": arguments.num_threads}
+    figures = saved_figures(arguments.output)
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        restart = measure_restart(settings, Path(directory), arguments.prefix_tokens, arguments.repeats)
-        steady = measure_steady(settings, Path(directory), arguments.repeats)
-    print_table(restart, steady)
-    parameters = {"model": Path(arguments.model).name, "num_threads": arguments.num_threads, "repeats": arguments.repeats}
-    save("disk_cache", {"parameters": parameters, "restart": asdict(restart), "steady": asdict(steady)}, arguments.output)
+        if "restart" in arguments.only:
+            restart = measure_restart(settings, Path(directory), arguments.prefix_tokens, arguments.repeats)
+            print_restart(restart)
+            figures["restart"] = asdict(restart)
+        if "steady" in arguments.only:
+            steady = measure_steady(settings, Path(directory), arguments.rounds)
+            print_steady(steady)
+            figures["steady"] = asdict(steady)
+    parameters = {"model": Path(arguments.model).name, "num_threads": arguments.num_threads}
+    save("disk_cache", {"parameters": parameters, "figures": figures}, arguments.output)
 
 
 if __name__ == "__main__":

@@ -6,20 +6,22 @@ Usage: python benchmarks/memory.py [--model NAME] [--only held,waste,chat,hog,ch
   with the engine's own managers, no model: the same on every machine.
 - chat: 20 turns of one conversation; prompt tokens that each turn computes although an earlier turn had them.
 - waste: slots of held blocks that hold a token, over the decode steps of W64; accounting only, as held.
-- hog: output tokens per second, and the physical memory of the KV pool, before, while and after another process takes memory until
-  less than the reserve is available. Answers are compared with those of a quiet machine, bit by bit.
-- check: the time that `kv_check="sample"` and `"all"` take of a step.
+- hog: output tokens per second and this process's resident memory before, while and after another process takes memory until less
+  than the reserve is available: once beside this process, once within a control group that both are in, where one can be made.
+  Tokens and log-probabilities of all answers are compared with those before, bit by bit.
+- check: what `kv_check` costs: its own time as a share of the steps', and output tokens per second by turns without and with it.
 
-Prints tables, and one line of JSON last.
+Prints tables, and one line of JSON last. In the file given with --output, figures that were not taken again stay as they are.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,9 @@ from octavo.memory.reservation_policies import Policy, reserve_maximum, reserve_
 from octavo.memory.reserving_manager import ReservingManager
 from octavo.planner.host_memory import read_host_memory
 from offline import parameters, prompts
-from reporting import save
-from workloads import log_normal_lengths, many_requests, one_request, random_prompts
+from reporting import save, saved_figures
+from turns import by_turns, ratios
+from workloads import Workload, log_normal_lengths, many_requests, one_request, random_prompts
 
 MIB = 2**20
 HELD_BYTES, MEAN_TOKENS, MAX_TOKENS, SYSTEM_TOKENS = 256 * MIB, 512, 8192, 256
@@ -42,6 +45,11 @@ GROUPS = (LayerGroup(tuple(range(30)), None),)  # SmolLM2-135M's 30 layers, 3 KV
 NUM_DRAWS = 20
 NUM_TURNS, USER_TOKENS, ANSWER_TOKENS = 20, 30, 20
 HOG_BYTES, HOG_MARGIN_BYTES = 2560 * MIB, 1536 * MIB  # what the hog takes, and what may be taken before the reserve is touched
+GROUP_BYTES = 5120 * MIB  # limit of the control group
+GROUPS_V1, GROUPS_V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+HOG_PROMPTS, HOG_PROMPT_TOKENS, HOG_ANSWER_TOKENS = 24, 200, 24
+CALM_ROUNDS = 10  # after the hog: admission and the pool come back once memory was enough for a while
+CHECK_ROUNDS = {"W1": 20, "16 at once": 6}
 HOG_PROGRAM = "import sys; held = bytearray(b'x') * int(sys.argv[1]); print('holding', flush=True); sys.stdin.read()"
 
 
@@ -154,7 +162,7 @@ def measure_waste() -> dict[str, Any]:
 
 @contextmanager
 def hog(num_bytes: int) -> Iterator[None]:
-    """Lets another process hold memory."""
+    """Lets another process hold memory, in the control group that this one is in."""
     command = [sys.executable, "-c", HOG_PROGRAM, str(num_bytes)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdin is not None
@@ -165,31 +173,77 @@ def hog(num_bytes: int) -> Iterator[None]:
             process.stdin.close()
 
 
-def serve_round(llm: LLM, round_prompts: list[list[int]]) -> tuple[list[list[int]], float]:
-    """Returns the answers to some prompts, and output tokens per second."""
+@contextmanager
+def control_group(limit_bytes: int) -> Iterator[bool]:
+    """Moves this process into a control group with a limit, and out again; False where that is not allowed."""
+    for parent, limit_name in ((GROUPS_V1, "memory.limit_in_bytes"), (GROUPS_V2, "memory.max")):
+        group = parent / f"octavo-benchmark-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit_name).write_text(str(limit_bytes))
+            home = own_group(parent)
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+        except OSError:
+            with suppress(OSError):
+                group.rmdir()
+            continue
+        try:
+            yield True
+        finally:
+            (home / "cgroup.procs").write_text(str(os.getpid()))
+            group.rmdir()
+        return
+    yield False
+
+
+def own_group(parent: Path) -> Path:
+    """Returns the control group that this process is in."""
+    for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(",") if parent == GROUPS_V1 else number == "0":
+            return parent / path.lstrip("/")
+    raise OSError("this process is in no control group for memory")
+
+
+def resident_mib() -> float:
+    """Returns this process's physical memory."""
+    return os.sysconf("SC_PAGESIZE") * int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) / MIB
+
+
+def serve_round(llm: LLM, all_prompts: list[list[int]]) -> tuple[list[Any], float]:
+    """Returns the answers to some prompts, tokens with their log-probabilities, and output tokens per second."""
+    params = SamplingParams(max_tokens=HOG_ANSWER_TOKENS, temperature=0.0, logprobs=0, ignore_eos=True, detokenize=False)
     started = time.perf_counter()
-    params = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True, detokenize=False)
-    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in round_prompts], params)
-    answers = [output.outputs[0].token_ids for output in outputs]
-    return answers, sum(map(len, answers)) / (time.perf_counter() - started)
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in all_prompts], params)
+    rate = len(all_prompts) * HOG_ANSWER_TOKENS / (time.perf_counter() - started)
+    return [(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs], rate
 
 
 def measure_hog(model: str) -> dict[str, Any]:
+    """Returns the figures of both hogs; of one alone where no control group can be made."""
+    figures = {"beside": run_with_hog(model)}
+    with control_group(GROUP_BYTES) as is_inside:
+        if is_inside:
+            figures["in one control group"] = run_with_hog(model)
+    return figures
+
+
+def run_with_hog(model: str) -> dict[str, Any]:
     """Returns rates and physical memory before, during and after a hog."""
     reserve = max(0, read_host_memory().allocatable_bytes - HOG_MARGIN_BYTES)
     llm = LLM(model, memory_reserve=reserve, kv_memory="512MiB")
-    drawn = random_prompts([80] * 24, vocab_size=llm.engine.vocab_size)
-    rounds = [drawn[:12], drawn[12:]]
-    expected = [serve_round(llm, each)[0] for each in rounds]
+    drawn = random_prompts([HOG_PROMPT_TOKENS] * HOG_PROMPTS, vocab_size=llm.engine.vocab_size)
+    empty_mib = resident_mib()
+    expected = serve_round(llm, drawn)[0]
     figures: dict[str, Any] = {}
 
     def phase(name: str) -> None:
-        results = [serve_round(llm, each) for each in rounds]
-        assert [answers for answers, _ in results] == expected, "a shortage of memory changed an answer"
+        answers, rate = serve_round(llm, drawn)
+        assert answers == expected, "a shortage of memory changed an answer"
         stats = llm.stats()
         figures[name] = {
-            "tokens_per_s": statistics.mean(rate for _, rate in results),
-            "kv_committed_mib": stats.memory.num_committed_blocks * stats.kv_block_bytes / MIB,
+            "tokens_per_s": rate,
+            "resident_mib": resident_mib() - empty_mib,
             "kv_blocks": stats.memory.num_blocks,
             "actions": dict(stats.guard.actions),
         }
@@ -198,10 +252,9 @@ def measure_hog(model: str) -> dict[str, Any]:
     phase("before")
     with hog(HOG_BYTES):
         phase("during")
-    time.sleep(1)
-    for _ in range(4):  # memory has to be enough for a while
-        serve_round(llm, rounds[0])
-        time.sleep(2)
+    for _ in range(CALM_ROUNDS):
+        time.sleep(1)
+        serve_round(llm, drawn[:1])
     phase("after")
     return figures
 
@@ -210,20 +263,53 @@ def measure_hog(model: str) -> dict[str, Any]:
 
 
 def measure_check(model: str) -> dict[str, Any]:
-    """Returns the share of all steps' time that the checks take: their own time against the steps', in the same run."""
-    shares = {}
-    for kv_check in ("sample", "all"):
-        llm = LLM(model, kv_memory="512MiB", kv_check=kv_check)
-        for make in (one_request, many_requests):
-            workload = make(llm.engine.vocab_size)
-            seconds = time_checks(llm.engine._runner.kv_check)
-            before = llm.stats().execute_seconds
-            llm.generate(prompts(workload), parameters(workload))
-            shares[f"{kv_check}, {workload.name}"] = sum(seconds) / (llm.stats().execute_seconds - before - sum(seconds))
-            llm.engine.reset_prefix_cache()
-    for name, share in shares.items():
-        print(f"  {name:14} {share:.2%} of a step")
-    return shares
+    """Returns, for each workload, what share of the steps' time each kind of check takes, and how much slower it is by turns."""
+    engines = {kind: LLM(model, kv_memory="512MiB", kv_check=kind) for kind in ("off", "sample", "all")}
+    figures: dict[str, Any] = {}
+    for name, num_rounds in CHECK_ROUNDS.items():
+        workload = check_workload(name, engines["off"].engine.vocab_size)
+        sides = {kind: CheckedSide(llm, workload) for kind, llm in engines.items()}
+        seconds = by_turns({kind: side.run for kind, side in sides.items()}, num_rounds)
+        for kind in ("sample", "all"):
+            figures[f"{kind}, {name}"] = {
+                "share_of_steps": sides[kind].share(),
+                "time_ratio": ratios(seconds[kind], seconds["off"]),
+            }
+    for name, figure in figures.items():
+        ratio = figure["time_ratio"]
+        print(f"  {name:20} {figure['share_of_steps']:.2%} of the steps; {ratio['median']:.3f} times as long as without", end="")
+        print(f" ({ratio['low']:.3f} to {ratio['high']:.3f}, {ratio['rounds']} rounds)")
+    return figures
+
+
+def check_workload(name: str, vocab_size: int) -> Workload:
+    """Returns one of the workloads of `CHECK_ROUNDS`."""
+    if name == "W1":
+        return one_request(vocab_size)
+    return Workload(name, random_prompts([64] * 16, vocab_size=vocab_size), [48] * 16)
+
+
+class CheckedSide:
+    """One engine and its work."""
+
+    def __init__(self, llm: LLM, workload: Workload):
+        self._llm = llm
+        self._workload = workload
+        check = llm.engine._runner.kv_check
+        self._check_seconds = [] if check is None else time_checks(check)
+        self._first_step_seconds = llm.stats().execute_seconds
+
+    def run(self) -> float:
+        """Does the work once and returns the seconds."""
+        self._llm.engine.reset_prefix_cache()
+        started = time.perf_counter()
+        self._llm.generate(prompts(self._workload), parameters(self._workload))
+        return time.perf_counter() - started
+
+    def share(self) -> float:
+        """Returns the checks' own time, as a share of the rest of the steps'."""
+        checks = sum(self._check_seconds)
+        return checks / (self._llm.stats().execute_seconds - self._first_step_seconds - checks)
 
 
 def time_checks(check: Any) -> list[float]:
@@ -248,7 +334,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--only", default="held,waste,chat,hog,check")
-    parser.add_argument("--output", type=Path, help="write the JSON here too")
+    parser.add_argument("--output", type=Path, help="write the JSON here too; other figures that are there stay")
     arguments = parser.parse_args()
     measurements: dict[str, Callable[[], Any]] = {
         "held": measure_held,
@@ -257,7 +343,9 @@ def main() -> None:
         "hog": lambda: measure_hog(arguments.model),
         "check": lambda: measure_check(arguments.model),
     }
-    figures = {name: measurements[name]() for name in arguments.only.split(",")}
+    figures = saved_figures(arguments.output)
+    for name in arguments.only.split(","):
+        figures[name] = measurements[name]()
     save("memory", {"model": arguments.model, "figures": figures}, arguments.output)
 
 

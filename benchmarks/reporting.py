@@ -32,6 +32,13 @@ def save(benchmark: str, figures: dict[str, Any], path: Path | None = None) -> N
     print(json.dumps(report))
 
 
+def saved_figures(path: Path | None) -> dict[str, Any]:
+    """Returns the figures by name that a results file has, for a run that takes some of them again; none where there is no file."""
+    if path is None or not path.exists():
+        return {}
+    return json.loads(path.read_text(encoding="utf-8")).get("figures", {})
+
+
 def _commit() -> str:
     """Returns the checkout's commit, or "unknown" outside one."""
     root = Path(__file__).parent

@@ -4,7 +4,7 @@ Owns: the two file formats' readers behind `octavo.models.tensor_source.TensorSo
 
 Headers are read and checked when a source is opened. Tensors are read one at a time into memory of their own: no file stays
 open or mapped, and what had to be fetched leaves the page cache at once, so that loading needs little more memory than the loaded
-model. A file that the cache held before stays there, and the next start is as quick as this one.
+model. A file that the cache held as a whole before stays there, and the next start is as quick as this one.
 
 Invariants:
 1. Opening a source raises for every fault that headers and file sizes show; nothing of the model has been touched by then.
