@@ -113,6 +113,23 @@ def test_beams_and_scores_are_transformers(pair):
             check_equal(outputs, pair.expected(prompt, params, end_token_ids))
 
 
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+def test_every_end_of_a_search_and_every_length_penalty_are_transformers(llama, early_stopping):
+    source = random.Random(5)
+    prompt = [source.randrange(3, 211) for _ in range(9)]
+    end_token_ids = end_tokens(llama, prompt)
+    engine = llama.engine(end_token_ids)
+    for length_penalty in (-2.0, -0.5, 0.0, 0.6, 1.0, 3.0):
+        params = BeamSearchParams(num_beams=3, n=3, max_tokens=14, length_penalty=length_penalty, early_stopping=early_stopping)
+        (outputs,) = search(engine, [prompt], params)
+        check_equal(outputs, llama.expected(prompt, params, end_token_ids))
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return Pair(CONFIGS["llama"], seed=11)
+
+
 # ---- on the tiny byte model
 
 PARAMS = BeamSearchParams(num_beams=4, max_tokens=24)

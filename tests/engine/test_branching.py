@@ -99,6 +99,31 @@ def test_every_moment_of_a_running_answer_can_be_branched(models):
         assert bits(engine.take(request_id)) == bits(answer(alone, [token_ids], SAMPLED)[0])
 
 
+@pytest.mark.parametrize("state", ["waiting", "running", "preempted", "finished", "evicted", "aborted"])
+def test_a_branch_of_a_request_in_any_state_gives_the_same_bits(models, state):
+    engine = models.engine(spec=full_attention(), kv_memory="20 blocks", max_num_seqs=2)
+    request_id = engine.add_request(PROMPT, SAMPLED)
+    for _ in range(0 if state == "waiting" else 9):
+        engine.step()
+    if state == "preempted":
+        engine._scheduler._preempt(engine._scheduler.running[0])
+    if state in ("finished", "evicted"):
+        run(engine)
+    if state == "evicted":
+        engine.resize_kv_pool(0)
+        engine.resize_kv_pool(20)
+    if state == "aborted":
+        engine.abort(request_id)
+    point = engine.branch_point(request_id)
+    assert len(point.token_ids) == len(PROMPT) + {"waiting": 0, "finished": 30, "evicted": 30}.get(state, 9)
+    branch = engine.add_request(point.token_ids, SAMPLED)
+    run(engine)
+    alone = models.engine(**NO_CACHE, spec=full_attention())
+    assert bits(engine.take(branch)) == bits(answer(alone, [point.token_ids], SAMPLED)[0])
+    if state != "aborted":
+        assert bits(engine.take(request_id)) == bits(answer(alone, [PROMPT], SAMPLED)[0])
+
+
 def test_a_branch_s_default_leaves_the_end_token_out_and_keeps_the_salt(models):
     engine = models.engine(end_token_ids=range(256))
     request_id = engine.add_request(PROMPT, SamplingParams(temperature=0.0), cache_salt="a", priority=3)

@@ -2,12 +2,13 @@
 
 import errno
 import random
+import shutil
 import threading
 from functools import partial
 
 import pytest
 
-from engine.tiny_engine import answer, bits, run
+from engine.tiny_engine import GEMMA_SPEC, SPEC, answer, bits, run
 from octavo.errors import ConfigError
 from octavo.memory.tier_index import TierIndex
 from octavo.sampling_params import SamplingParams
@@ -73,12 +74,13 @@ def test_a_restart_serves_eight_blocks_from_disk(models, tmp_path):
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp32", "bf16", "int8"])
-def test_what_a_tiny_pool_evicts_comes_back(models, tmp_path, kv_dtype):
+@pytest.mark.parametrize(("spec", "num_blocks"), [(SPEC, 30), (GEMMA_SPEC, 70)], ids=["window", "gemma"])
+def test_what_a_tiny_pool_evicts_comes_back(models, tmp_path, spec, num_blocks, kv_dtype):
     prompts = prompts_of(130)
-    engine = engine_with_disk(models, tmp_path, kv_dtype=kv_dtype)
+    engine = engine_with_disk(models, tmp_path, spec=spec, kv_dtype=kv_dtype, kv_memory=f"{num_blocks} blocks")
     for _ in range(2):
         outputs = one_by_one(engine, prompts)
-    assert [bits(output) for output in outputs] == uncached(models, prompts, kv_dtype=kv_dtype)
+    assert [bits(output) for output in outputs] == uncached(models, prompts, spec=spec, kv_dtype=kv_dtype, kv_memory="80 blocks")
     assert [output.num_prefix_hit_tokens for output in outputs] == [128] * len(prompts)
     assert engine.stats().disk.num_read_tokens > 0
 
@@ -126,6 +128,53 @@ def test_requests_at_once_share_one_read(models, tmp_path):
     assert after.stats().disk.num_read_tokens == 8 * BLOCK
     assert [output.num_prefix_hit_tokens for output in outputs] == [8 * BLOCK] * 3
     assert [bits(output) for output in outputs] == uncached(models, [prompt]) * 3
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 5])
+def test_a_request_that_leaves_while_its_prefix_is_read_leaves_nothing_behind(models, tmp_path, num_steps):
+    prompt = prompts_of(8 * BLOCK + 1)[0]
+    fill_disk(models, tmp_path, prompt)
+    engine = engine_with_disk(models, tmp_path)
+    io, held = engine.tier._io, []
+    read, io.read = io.read, held.append  # the disk does not answer yet
+    request_id = engine.add_request(prompt, PARAMS)
+    for _ in range(num_steps):
+        engine.step()
+    assert held and engine.stats().memory.num_used_blocks > 0
+    engine.abort(request_id)
+    engine.check_invariants()
+    for jobs in held:
+        read(jobs)
+    io.read = read
+    while engine.tier.is_reading:
+        engine.tier.wait(0.1)
+        engine.tier.poll()
+    engine.check_invariants()
+    assert engine.stats().memory.num_used_blocks == 0
+    output = answer(engine, [prompt], PARAMS)[0]
+    assert output.num_prefix_hit_tokens == 8 * BLOCK, "what was read for nobody is cached"
+    assert [bits(output)] == uncached(models, [prompt])
+
+
+def test_a_directory_that_is_deleted_costs_nothing_but_the_next_start(models, tmp_path):
+    prompts = prompts_of(130)
+    engine = engine_with_disk(models, tmp_path / "d")
+    one_by_one(engine, prompts)
+    shutil.rmtree(tmp_path / "d")
+    assert [bits(output) for output in one_by_one(engine, prompts)] == uncached(models, prompts)
+    assert engine.stats().disk.is_on and engine.stats().disk.num_read_tokens > 0
+    engine.close()
+    assert engine_with_disk(models, tmp_path / "d").stats().disk.num_stored_blocks == 0
+
+
+def test_a_read_only_directory_leaves_no_disk_cache(models, tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("octavo.tiers.block_file.os.open", refuse)
+    engine = models.engine(disk_cache=str(tmp_path))
+    assert engine.stats().disk is None
+    assert "there is no disk cache" in caplog.text and "Read-only file system" in caplog.text
 
 
 def test_others_run_while_one_waits_for_its_read(models, tmp_path):

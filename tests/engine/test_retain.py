@@ -111,6 +111,54 @@ def test_a_prompts_own_salt_counts_for_its_pin(llm):
         llm.pin_prefix(prompt, cache_salt="b")
 
 
+def test_with_everything_pinned_the_largest_request_runs(models):
+    engine = models.engine(spec=full_attention(), kv_memory="12 blocks", pin_percent=100)
+    for index in range(4):
+        answer(engine, [prompt_of(index)], ONE, retain={"priority": 100})
+        engine.prefixes.pin(prompt_of(index), ())
+    assert engine.prefixes.share() == (12, 12)
+    largest = SamplingParams(max_tokens=12 * 16 - 1, temperature=0.0, ignore_eos=True)
+    output = answer(engine, [[9]], largest)[0]
+    assert len(output.outputs[0].token_ids) == 12 * 16 - 1
+    assert [pin.num_cached_tokens for pin in engine.prefixes.list(())] == [0] * 4
+
+
+def test_many_requests_of_many_tenants_run_beside_pins_and_shares(models):
+    engine = models.engine(spec=full_attention(), kv_memory="14 blocks", pin_percent=100, salt_percent=10)
+    alone = models.engine(spec=full_attention(), enable_prefix_caching=False)
+    for index in range(3):
+        answer(engine, [prompt_of(index)], ONE)
+        engine.prefixes.pin(prompt_of(index), ())
+    params = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
+    retain = {"priority": 100}
+    ids = [engine.add_request(prompt_of(index % 5), params, cache_salt=f"tenant {index}", retain=retain) for index in range(20)]
+    run(engine)
+    expected = [answer(alone, [prompt_of(index)], params)[0].outputs[0].token_ids for index in range(5)]
+    assert [engine.take(request_id).outputs[0].token_ids for request_id in ids] == expected * 4
+
+
+def test_pins_outlast_a_shrunk_pool_as_far_as_it_holds_them(models, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("octavo.engine.engine.time.monotonic", lambda: now[0])
+    engine = models.engine(spec=full_attention(), kv_memory="12 blocks", pin_percent=50)
+    answer(engine, [prompt_of(0)], ONE)
+    engine.prefixes.pin(prompt_of(0), (), ttl_s=60)
+    answer(engine, [prompt_of(index) for index in range(1, 4)], ONE)
+    assert engine.resize_kv_pool(4) == 4
+    engine.check_invariants()
+    assert [pin.num_cached_tokens for pin in engine.prefixes.list(())] == [33], "what is pinned goes last"
+    with pytest.raises(CapacityError, match="2"):
+        engine.prefixes.pin(prompt_of(0), ())  # it is more than half of the pool that is left
+    engine.resize_kv_pool(1)
+    engine.check_invariants()
+    assert engine.prefixes.list(())[0].num_cached_tokens < 33
+    engine.resize_kv_pool(12)
+    assert answer(engine, [prompt_of(0)], ONE)[0].outputs[0].token_ids
+    now[0] += 61
+    answer(engine, [[1, 2]], ONE)
+    assert engine.prefixes.list(()) == [] and engine.prefixes.share()[0] == 0
+
+
 def test_pins_have_a_share_and_belong_to_a_salt(llm):
     pinned = llm.pin_prefix({"prompt_token_ids": prompt_of(0)}, cache_salt="a", ttl_s=50)
     assert pinned.seconds_left == pytest.approx(50, abs=5)

@@ -2,22 +2,20 @@
 
 import os
 import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 import octavo
-from engine.tiny_engine import answer, bits, full_attention, run
+from engine.tiny_engine import GEMMA_SPEC, SPEC, answer, bits, full_attention, run
 from octavo.errors import SnapshotError
 from octavo.llm import LLM
 from octavo.sampling_params import SamplingParams
 from octavo.tiers.fingerprint import Fingerprint
-from octavo.tiers.session_file import SessionFile
+from octavo.tiers.session_file import SessionFile, read_description
 
 PARAMS = SamplingParams(max_tokens=5, temperature=0.0, logprobs=2, ignore_eos=True)
 TOKENS = [random.Random(3).randrange(1, 256) for _ in range(8 * 16 + 5)]
@@ -54,12 +52,16 @@ def test_a_loaded_session_serves_all_its_tokens(models, tmp_path):
 
 
 @pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
-def test_every_kv_format_comes_back(models, tmp_path, kv_dtype):
-    llm_on(models.engine(kv_dtype=kv_dtype)).save_session(tmp_path / "s", TOKENS)
-    after = models.engine(kv_dtype=kv_dtype)
+@pytest.mark.parametrize("spec", [SPEC, GEMMA_SPEC], ids=["window", "gemma"])
+def test_every_kv_format_comes_back(models, tmp_path, spec, kv_dtype):
+    settings = {"spec": spec, "kv_dtype": kv_dtype, "kv_memory": "150 blocks"}
+    llm_on(models.engine(**settings)).save_session(tmp_path / "s", TOKENS)
+    after = models.engine(**settings)
     llm_on(after).load_session(tmp_path / "s")
-    expected = answer(models.engine(kv_dtype=kv_dtype, enable_prefix_caching=False), [TOKENS], PARAMS)[0]
-    assert bits(answer(after, [TOKENS], PARAMS)[0]) == bits(expected)
+    expected = answer(models.engine(**settings, enable_prefix_caching=False), [TOKENS], PARAMS)[0]
+    output = answer(after, [TOKENS], PARAMS)[0]
+    assert output.num_prefix_hit_tokens == len(TOKENS) - 1
+    assert bits(output) == bits(expected)
 
 
 def test_loading_twice_changes_nothing(models, saved):
@@ -187,6 +189,15 @@ def test_a_flipped_bit_costs_what_depends_on_its_block(models, damageable):
         assert output == expected
 
 
+def test_every_byte_of_a_description_matters(damageable):
+    _, path, whole, data_offset = damageable
+    end = whole.rindex(b"}", 0, data_offset) + 1 + 32  # the digest is the last of it
+    for place in range(end):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(SnapshotError):
+            read_description(path)
+
+
 def test_a_file_cut_anywhere_serves_what_is_left(models, damageable):
     spec, path, whole, data_offset = damageable
     for length in range(0, len(whole), RECORD_BYTES // 2):
@@ -208,32 +219,87 @@ def test_a_failed_save_leaves_the_old_file(models, saved, monkeypatch):
 
 
 SAVER = """
-import sys, itertools
+import itertools, os, sys
 from pathlib import Path
+from octavo.models import cache_directory
+from octavo.tiers import session_file
 from octavo.tiers.fingerprint import Fingerprint
-from octavo.tiers.session_file import write_session
-for number in itertools.count():
+
+class Killed:
+    \"\"\"Ends the process without a word before or after the call of that number, wherever it comes in the code.\"\"\"
+    def __init__(self, number):
+        self.number = number
+    def watch(self, function):
+        def call(*arguments, **options):
+            for is_after in (False, True):
+                self.number -= 1
+                if self.number < 0:
+                    os._exit(9)
+                if not is_after:
+                    result = function(*arguments, **options)
+            return result
+        return call
+
+class Watched:
+    def __init__(self, file, killed):
+        self.fileno, self.tell = file.fileno, file.tell
+        self.write, self.flush = killed.watch(file.write), killed.watch(file.flush)
+
+def save(number, killed=None):
     blocks = {(index, 0): memoryview(bytes([number % 256]) * 4096) for index in range(20)}
     path, fingerprint = Path(sys.argv[1]), Fingerprint({"a": "b"})
-    write_session(path, fingerprint, namespace="()", token_ids=[number] * 320, block_size=16, blocks=blocks)
-    print(number, flush=True)
+    session_file.write_session(path, fingerprint, namespace="()", token_ids=[number] * 320, block_size=16, blocks=blocks)
+
+def save_and_be_killed(number):
+    killed = Killed(number)
+    for module, name in ((os, "fsync"), (os, "replace")):
+        setattr(module, name, killed.watch(getattr(module, name)))
+    replacement = session_file.replacement
+    from contextlib import contextmanager
+    @contextmanager
+    def watched(path):
+        with replacement(path) as file:
+            yield Watched(file, killed)
+    session_file.replacement = watched
+    save(number + 1)
+
+save(0)
+for number in itertools.count():
+    child = os.fork()
+    if child == 0:
+        save_and_be_killed(number)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(number + 1, status, flush=True)
+    input()
+    if status == 0:
+        break
 """
 
 
-def test_killed_while_saving_leaves_a_whole_session(tmp_path):
-    source = random.Random(5)
+def test_killed_at_every_step_of_saving_leaves_a_whole_session(tmp_path):
+    """Before and after every write, flush and rename: the old session or the new one is there, and every block of it is good."""
+    path, numbers = tmp_path / "s", []
     environment = os.environ | {"PYTHONPATH": str(Path(octavo.__file__).parents[1])}
-    for _ in range(3):
-        with subprocess.Popen(
-            [sys.executable, "-c", SAVER, tmp_path / "s"], stdout=subprocess.PIPE, text=True, env=environment
-        ) as saver:
-            last = [int(saver.stdout.readline()) for _ in range(source.randint(1, 3))][-1]
-            time.sleep(source.random() * 0.02)
-            saver.send_signal(signal.SIGKILL)
-        file = SessionFile(tmp_path / "s", Fingerprint({"a": "b"}))
-        number = file.description.token_ids[0]
-        assert number >= last
-        into = bytearray(4096)
-        for index in range(20):
-            assert file.read((index, 0), memoryview(into)) and into[0] == number % 256
-        file.close()
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", SAVER, path], stdin=pipe, stdout=pipe, text=True, env=environment) as saver:
+        for line in saver.stdout:
+            numbers.append((whole_session(path), *map(int, line.split())))
+            saver.stdin.write("\n")
+            saver.stdin.flush()
+    found, saved, statuses = zip(*numbers, strict=True)
+    assert len(numbers) > 60 and statuses == (9,) * (len(numbers) - 1) + (0,)
+    num_old = found.count(0)
+    assert found == (0,) * num_old + saved[num_old:], "the rename decides, and nothing else"
+    assert 0 < len(numbers) - num_old <= 5  # after the rename: its own end, the directory's flush, and the end
+
+
+def whole_session(path):
+    """Returns the number that a session was saved with; all its blocks have to be there."""
+    file = SessionFile(path, Fingerprint({"a": "b"}))
+    number = file.description.token_ids[0]
+    into = bytearray(4096)
+    for index in range(20):
+        assert file.read((index, 0), memoryview(into)) and into[0] == number % 256
+    file.close()
+    return number

@@ -38,6 +38,20 @@ SPEC = ModelSpec(
     tied_head=True,
 )
 
+# Gemma 3's order of layers and its parts: five windows to one full layer, two rope bases, q/k norm, norms around both halves.
+GEMMA_SPEC = replace(
+    SPEC,
+    num_layers=7,
+    windows=(WINDOW,) * 5 + (None, WINDOW),
+    rotaries=(default_rotary(10000.0, 16), default_rotary(1000000.0, 16)),
+    layer_rotaries=(0,) * 5 + (1, 0),
+    activation="gelu_tanh",
+    sandwich_norm=True,
+    norm_weight_offset=1.0,
+    qk_norm=True,
+    embedding_scale=8.0,
+)
+
 
 class ByteTokenizer:
     """One token for each byte; token 0 is the only control token."""

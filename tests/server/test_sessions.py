@@ -8,9 +8,14 @@ from click.testing import CliRunner
 
 from engine.tiny_engine import TinyModels
 from octavo.cli.session import command
+from octavo.config import DEFAULT_MODEL, EngineConfig
+from octavo.engine.loading import load_engine
 from octavo.errors import OctavoError
+from octavo.models.cache_directory import cache_directory
+from octavo.models.packaged_models import PACKAGED_MODELS
 from server.running import RunningServer, running_server
 
+MODEL_PATH = cache_directory() / "models" / PACKAGED_MODELS[DEFAULT_MODEL].file_name
 PROMPT = "A conversation that is longer than two blocks of sixteen tokens."  # one token for each byte
 
 
@@ -128,6 +133,34 @@ def test_the_command_saves_lists_and_loads(start) -> None:
             run("load", "other")
         with pytest.raises(OctavoError, match="no chat template"):
             run("save", "chat", "--messages", "-", text=json.dumps([{"role": "user", "content": "x"}]))
+
+
+TALK = [
+    {"role": "system", "content": "You answer in one short sentence."},
+    {"role": "user", "content": "Which river flows through Paris?"},
+    {"role": "assistant", "content": "The Seine flows through Paris."},
+    {"role": "user", "content": "And through Cologne?"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MODEL_PATH.exists(), reason=f"{DEFAULT_MODEL} is not in the cache: octavo pull {DEFAULT_MODEL}")
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+def test_a_chat_of_the_default_model_goes_on_where_it_was_saved(tmp_path: Path, kv_dtype: str) -> None:
+    config = EngineConfig(model=str(MODEL_PATH), kv_memory="64MiB", kv_dtype=kv_dtype, max_model_len=512)
+    settings = {"session_dir": str(tmp_path)}
+    fields = {"messages": TALK, "max_tokens": 12, "temperature": 0, "logprobs": True}
+    with running_server(load_engine(config), **settings) as server:
+        expected = server.chat(**fields).json()["choices"]
+        saved = post(server, "talk", "save", messages=TALK).json()
+        server.wait_until_idle()
+    with running_server(load_engine(config), **settings) as server:
+        assert post(server, "talk", "load").json() == saved
+        body = server.chat(**fields).json()
+        assert body["choices"] == expected
+        cached = body["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached == body["usage"]["prompt_tokens"] - 1 == saved["num_tokens"] - 1
+        server.wait_until_idle()
 
 
 @pytest.mark.parametrize("options", [[], ["--prompt", "x", "--messages", "-"], ["--messages", "-"]])
