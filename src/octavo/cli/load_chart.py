@@ -30,6 +30,8 @@ def draw_load(rows: Sequence[dict[str, Any]], title: str, path: Path) -> None:
         axes.legend()
     for axes in (rates, *times):
         axes.set_xscale("log", base=2)
+        axes.set_xticks(concurrency, labels=list(map(str, concurrency)), minor=False)
+        axes.minorticks_off()
         axes.set_xlabel("requests at a time")
         axes.grid(True, alpha=0.3)
     figure.suptitle(title)
