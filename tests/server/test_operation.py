@@ -92,12 +92,14 @@ def test_dying_engine_ends_a_stream_with_an_error() -> None:
         assert rest[-2] == "data: [DONE]"
 
 
-def test_stalled_engine_is_alive_but_not_ready() -> None:
-    engine = make_engine(step_seconds=3.0)
-    with running_server(engine, stall_timeout=1) as server:
+def test_an_engine_without_progress_is_alive_but_not_ready(monkeypatch) -> None:
+    monkeypatch.setattr("octavo.server.engine_thread.READY_SECONDS", 0.5)
+    with running_server(make_engine(step_seconds=1.5)) as server:
         assert server.http.get("/ready").status_code == 200
         with server.http.stream("POST", "/v1/completions", json={"prompt": "a", "max_tokens": 1, "stream": True}) as response:
+            deadline = time.monotonic() + 5
             while (refused := server.http.get("/ready")).status_code == 200:
+                assert time.monotonic() < deadline, "it stays ready"
                 time.sleep(0.05)
             assert refused.json()["error"]["code"] == "stalled"
             assert server.http.get("/health").status_code == 200

@@ -45,8 +45,8 @@ class ServerConfig:
     )
     stall_timeout: int = setting(
         60,
-        "If work waits and nothing runs for so long, the server is not ready, what the engine holds goes to the log, and the "
-        "request in the way fails.",
+        "If work waits and nothing runs for so long, what the engine holds goes to the log, the request in the way fails, and the "
+        "server is not ready until something runs again.",
         unit="seconds",
         minimum=1,
     )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from octavo.errors import StallError
 
 IDLE_STEP_SECONDS = 0.01  # pause after a step that could compute nothing although requests wait
+READY_SECONDS = 10.0  # a server that completes no step for so long, although there is work, gets no more of it
 STOP_SECONDS = 10.0  # a thread that does not end by then is left to the end of the process
 logger = logging.getLogger("octavo.server")
 T = TypeVar("T")
@@ -125,9 +126,9 @@ class EngineThread:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether nothing has run for ``stall_timeout`` although there is work, or that was so lately and nothing has run since."""
+        """Whether no step was completed for `READY_SECONDS` although there is work, or the engine stalled and has not run since."""
         now, busy_since = time.monotonic(), self._busy_since
-        return now < self._stalled_until or (busy_since is not None and now - busy_since > self._stall_timeout)
+        return now < self._stalled_until or (busy_since is not None and now - busy_since > READY_SECONDS)
 
     @property
     def num_answers(self) -> int:

@@ -44,8 +44,7 @@ async def get_ready(context: Context) -> Status:
     if context.is_draining:
         raise ApiError(503, "the server is shutting down", code="draining")
     if context.engine.is_stalled:
-        seconds = context.config.stall_timeout
-        raise ApiError(503, f"the engine completed no step for {seconds} s although there was work", code="stalled")
+        raise ApiError(503, "the engine completes no step although there is work", code="stalled")
     return Status()
 
 
