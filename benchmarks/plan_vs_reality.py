@@ -1,6 +1,6 @@
 """Plans, then runs: users at once and resident memory as `octavo plan` says beforehand, beside what an engine really does.
 
-Usage: python benchmarks/plan_vs_reality.py [--num-threads N]
+Usage: python benchmarks/plan_vs_reality.py [--num-threads N] [--output FILE]
 
 For each case the plan is made for a budget in bytes. Then a fresh process loads the server's modules and an engine with that same
 budget, and gets three more conversations than were planned. Their prompts are as long as the last block allows, and all of them
@@ -142,6 +142,7 @@ def main() -> None:
     """Plans, runs, prints; the exit status is 1 if a plan was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--num-threads", type=int, default=None)
+    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
@@ -155,7 +156,7 @@ def main() -> None:
         outcomes.append(measure(case, arguments.num_threads))
         print_row(outcomes[-1])
     cases = [asdict(outcome) | {"error": round(outcome.error, 4)} for outcome in outcomes]
-    save("plan_vs_reality", {"cases": cases})
+    save("plan_vs_reality", {"cases": cases}, arguments.output)
     wrong = [outcome for outcome in outcomes if outcome.users != outcome.planned_users or abs(outcome.error) > MAX_ERROR]
     sys.exit(1 if wrong else 0)
 

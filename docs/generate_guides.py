@@ -164,6 +164,20 @@ def accuracy_table() -> str:
     return table(("model", "weights", "KV", "MiB", "perplexity", "divergence from bf16, nats", "another most likely token"), rows)
 
 
+def plan_table() -> str:
+    """Returns what `benchmarks/plan_vs_reality.py` planned and measured."""
+    record = json.loads((RESULTS / "plan-vs-reality.json").read_text(encoding="utf-8"))
+    rows = []
+    for outcome in record["cases"]:
+        case = outcome["case"]
+        sizes = (f"{outcome[name] / 2**20:.0f}" for name in ("planned_resident_bytes", "resident_bytes"))
+        setting = f"{case['context']} tokens, {case['kv_dtype']} in blocks of {case['block_size']}"
+        users = (str(outcome[name]) for name in ("planned_users", "users"))
+        rows.append((case["model"], case["memory"], setting, *users, *sizes, f"{100 * outcome['error']:+.1f} %"))
+    headings = ("model", "memory", "KV", "users, planned", "real", "resident MiB, planned", "real", "plan is off by")
+    return table(headings, rows)
+
+
 def simulation_table() -> str:
     """Returns what `benchmarks/simulation_vs_reality.py` measured and simulated."""
     rows = []
