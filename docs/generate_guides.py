@@ -203,6 +203,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "own-throughput": own_table,
     "peers": peers_table,
     "shapes": shapes_table,
+    "plan": plan_table,
     "simulation": simulation_table,
 }
 

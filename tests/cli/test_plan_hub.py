@@ -116,7 +116,12 @@ def running(files: dict[str, bytes], *, has_ranges: bool = True) -> Iterator[Hub
 
 def plan(hub: Hub, model: str, cache: Path) -> subprocess.CompletedProcess[str]:
     """Runs `octavo plan` in a process of its own, because the hub's client reads its address when it is imported."""
-    environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(cache), "OCTAVO_CACHE": str(cache)}
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
+        "HF_HOME": str(cache),
+        "OCTAVO_CACHE": str(cache),
+    }
     command = [sys.executable, "-m", "octavo", "plan", model, "--machine", "dgx-spark", "--json"]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 

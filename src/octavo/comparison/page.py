@@ -97,7 +97,7 @@ def _running(comparison: Comparison) -> str:
 
 def _slots(comparison: Comparison) -> str:
     legend = _legend(list(zip(SLOT_KINDS, SLOT_NAMES, strict=True)))
-    words = "At each run's best moment: the one at which the most slots held a token. What is free then helps nobody who waits."
+    words = "At each run's best moment: the one with the most tokens in memory. What is free then is broken up, or not needed yet."
     return f"<h2>What the memory was used for</h2>\n<p>{words}</p>{legend}<figure>{draw_slots(comparison.runs)}</figure>"
 
 
