@@ -88,7 +88,15 @@ def simulated(parts: ModelParts, config: EngineConfig, workload: Workload, rates
     costs = model_costs(parts.spec, weight_bits=16, kv_dtype=config.kv_dtype)
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as trace:
         for prompt, length in zip(workload.prompts, workload.output_tokens, strict=True):
-            trace.write(json.dumps({"arrival_s": 0, "prompt_tokens": len(prompt), "output_tokens": length}) + "\n")
+            # Of random prompts two may begin with the same token; further they do not agree.
+            request = {
+                "arrival_s": 0,
+                "prompt_tokens": len(prompt),
+                "output_tokens": length,
+                "prefix": prompt[0],
+                "prefix_tokens": 1,
+            }
+            trace.write(json.dumps(request) + "\n")
         trace.flush()
         report: Report = simulate(
             SimulationSettings(trace=trace.name, kv_memory=str(config.kv_memory), **settings), costs, FittedStepTime(costs, rates)
