@@ -57,6 +57,10 @@ def test_trace_is_served_and_what_is_too_long_is_refused(capsys, tmp_path) -> No
         (["--kv-memory", "much"], "kv_memory='much'"),
         (["--trace", "no-such-file"], "no-such-file"),
         (["--tflops", "nan"], "not a finite number"),
+        (["--replicas", "1025"], "replicas=1025"),
+        (["--max-num-seqs", "65537"], "max_num_seqs=65537"),
+        (["--kv-memory", "1000000GiB"], "more than the 4194304"),
+        (["--max-model-len", "2049"], "more than the model's 2048"),
         (["--step-overhead-ms", "inf"], "not a finite number"),
     ],
 )

@@ -11,6 +11,7 @@ from octavo.simulator.reserving_memory import RESERVING, reserving_memory
 from octavo.simulator.step_time import ModelCosts
 
 PAGED = "paged"
+MAX_BLOCKS = 2**22  # each is a record of the books: half a gigabyte of them
 ALLOCATORS = (PAGED, *RESERVING)
 
 
@@ -33,4 +34,6 @@ def make_memory(
     num_blocks = kv_bytes // block_bytes
     if num_blocks < len(groups):
         raise ConfigError(f"{kv_bytes} bytes hold {num_blocks} KV blocks of {block_bytes} bytes", hint="give more memory")
+    if num_blocks > MAX_BLOCKS:
+        raise ConfigError(f"{num_blocks} KV blocks are more than the {MAX_BLOCKS} that can be simulated", hint="give less memory")
     return KVManager(num_blocks=num_blocks, block_size=block_size, groups=groups, enable_prefix_caching=prefix_caching)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from octavo.config import KV_DTYPES, check_fields, parse_bytes, setting
+from octavo.config import KV_DTYPES, MAX_STEP_TOKENS, check_fields, parse_bytes, setting
 from octavo.errors import ConfigError
 from octavo.scheduler.scheduler import SchedulerLimits
 from octavo.simulator.lengths import DATASETS
@@ -22,6 +22,7 @@ from octavo.simulator.traces import Trace
 from octavo.simulator.workload import Chats, ClosedLoop, OpenLoop, RequestSource, Workload
 
 WORKLOADS = ("poisson", "closed", "chats")
+MAX_REPLICAS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class SimulationSettings:
     max_model_len: int | None = setting(
         None, "Most tokens of a sequence; the model's limit if not given.", unit="tokens", minimum=2
     )
-    max_num_seqs: int = setting(256, "Most sequences that run at once.", unit="sequences", minimum=1)
+    max_num_seqs: int = setting(256, "Most sequences that run at once.", unit="sequences", minimum=1, maximum=MAX_STEP_TOKENS)
     max_num_batched_tokens: int = setting(2560, "Token budget of one step.", unit="tokens", minimum=1)
     prefix_caching: bool = setting(True, "Whether the paged memory keeps blocks for equal prefixes.")
     workload: str = setting("poisson", "When requests come; a trace replaces it.", choices=WORKLOADS)
@@ -48,7 +49,7 @@ class SimulationSettings:
     think_s: float = setting(10.0, "Mean time between an answer and the chat's next question.", unit="seconds")
     system_tokens: int = setting(0, "Length of a system prompt that all requests share.", unit="tokens", minimum=0)
     trace: str | None = setting(None, "File of requests, one JSON object a line, to take instead of a workload.", unit="file")
-    replicas: int = setting(1, "Machines that serve the workload.", unit="machines", minimum=1)
+    replicas: int = setting(1, "Machines that serve the workload.", unit="machines", minimum=1, maximum=MAX_REPLICAS)
     router: str = setting("round-robin", "Which replica gets a request.", choices=tuple(ROUTERS))
     ttft_goal_ms: float | None = setting(None, "Longest time to the first token of a well served request.", unit="ms")
     tpot_goal_ms: float | None = setting(None, "Longest time per later token of a well served request.", unit="ms")
@@ -83,6 +84,8 @@ def simulate(
     """
     statistics = Statistics(_goals(settings))
     max_model_len = settings.max_model_len or model.max_model_len
+    if max_model_len > model.max_model_len:
+        raise ConfigError(f"max_model_len={max_model_len} is more than the model's {model.max_model_len} positions")
     replicas = [_make_replica(settings, model, max_model_len, step_time, statistics) for _ in range(settings.replicas)]
     workload = _make_workload(settings, max_model_len)
     simulation = Simulation(replicas, ROUTERS[settings.router](), workload, statistics, on_finished)
