@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import httpx
 import pytest
 from anthropic.types.message_count_tokens_params import MessageCountTokensParams
 from anthropic.types.message_create_params import MessageCreateParamsBase
@@ -270,17 +271,28 @@ def tiny() -> Iterator[RunningServer]:
 Observe = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+@pytest.fixture(scope="module")
+def seen() -> dict[str, dict[str, Any]]:
+    """What was seen of requests so far: most are compared with the same ones."""
+    return {}
+
+
 @pytest.fixture
-def observe(tiny: RunningServer, endpoint: str, caplog: pytest.LogCaptureFixture) -> Observe:
+def observe(tiny: RunningServer, endpoint: str, caplog: pytest.LogCaptureFixture, seen: dict[str, dict[str, Any]]) -> Observe:
     """Sends a request twice and returns what can be seen of the second, whose prompt is cached."""
     caplog.set_level(logging.INFO, "octavo.access")
     path = ENDPOINTS[endpoint].path
 
-    def see(body: dict[str, Any]) -> dict[str, Any]:
-        caplog.clear()
+    def send(body: dict[str, Any]) -> httpx.Response:
         response = tiny.http.post(path, json=body, headers={"X-Request-Id": REQUEST_ID})
         assert response.status_code == 200, response.text
-        log = wait_for_line(caplog, path)
+        return response
+
+    def see(body: dict[str, Any]) -> dict[str, Any]:
+        send(body)
+        caplog.clear()
+        response = send(body)
+        log = wait_for_line(caplog, response.headers["x-request-id"])
         told = read(response.text)
         if endpoint == "responses" and "output" in told:
             told = {name: value for name, value in told.items() if name in TOLD_BY_RESPONSES}
@@ -290,19 +302,25 @@ def observe(tiny: RunningServer, endpoint: str, caplog: pytest.LogCaptureFixture
             "priority": None if endpoint == "count_tokens" else explanation.get("priority"),
         }
 
-    def see_twice(body: dict[str, Any]) -> dict[str, Any]:
-        see(body)
-        return see(body)
+    def see_once(body: dict[str, Any]) -> dict[str, Any]:
+        key = json.dumps([path, body], sort_keys=True)
+        if key not in seen:
+            seen[key] = see(body)
+        return seen[key]
 
-    return see_twice
+    return see_once
 
 
-def wait_for_line(caplog: pytest.LogCaptureFixture, path: str) -> dict[str, Any]:
-    """Returns the access log's line of a request; it is written after the answer."""
+def wait_for_line(caplog: pytest.LogCaptureFixture, request_id: str) -> dict[str, Any]:
+    """Returns the access log's line of a request; it is written after the answer, so that those of others may come between."""
     deadline = time.monotonic() + 5
-    while not (lines := [line for record in caplog.records if (line := json.loads(record.getMessage()))["path"] == path]):
+    while True:
+        messages = [record.getMessage() for record in caplog.records]
+        for line in (json.loads(message) for message in messages if message.startswith("{")):
+            if line["request_id"] == request_id and line["method"] == "POST":
+                return line
         assert time.monotonic() < deadline, "no line in the access log"
-    return lines[0]
+        time.sleep(0.001)
 
 
 def read(text: str) -> dict[str, Any]:
