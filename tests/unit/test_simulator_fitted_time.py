@@ -60,9 +60,10 @@ def test_a_term_that_never_occurs_is_zero() -> None:
 
 
 def test_no_amount_takes_less_than_no_time() -> None:
-    runs = {"a": [(StepWork(1, number, 10 - number, 0, 0), 1.0 + number) for number in (1, 2, 3, 4)]}
-    seconds = fit({"a": [(work, measured - 0.5 * work.answer_tokens + 6) for work, measured in runs["a"]]})
-    assert all(value >= 0 for value in seconds.values())
+    works = [StepWork(1, tokens, answers, 0, 0) for tokens, answers in ((1, 1), (2, 5), (3, 2), (4, 9), (9, 4))]
+    seconds = fit({"a": [(work, 5.0 + work.tokens - 0.3 * work.answer_tokens) for work in works]})
+    assert seconds["answer_tokens"] == 0.0
+    assert seconds["steps"] > 0 and seconds["tokens"] > 0
 
 
 def test_a_run_is_judged_by_a_fit_that_has_not_seen_it() -> None:
