@@ -54,6 +54,11 @@ def test_missing_value_is_named(missing: str) -> None:
         ({"bandwidth": "0"}, "above 0"),
         ({"total": "lots"}, "total='lots'"),
         ({"nodes": 0}, "nodes=0"),
+        ({"nodes": True}, "nodes=True"),
+        ({"reserve": "64GiB"}, "leave nothing"),
+        ({"overhead": "64GiB"}, "leave nothing"),
+        ({"sources": "me"}, "not a table of texts"),
+        ({"sources": {"total": 3}}, "not a table of texts"),
     ],
 )
 def test_wrong_value_is_refused(changes: dict, message: str) -> None:

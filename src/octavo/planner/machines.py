@@ -97,7 +97,12 @@ def parse_machine(name: str, values: Mapping[str, Any]) -> Machine:
     total, available, reserve, overhead, bandwidth = (parse_bytes(values[key], name=key) for key in SIZES)
     if available > total or bandwidth == 0:
         raise ConfigError(f"machine {name!r}: available={available} must be at most total={total}, and bandwidth above 0")
-    return Machine(name, total, available, reserve, overhead, bandwidth, nodes, values.get("sources", {}))
+    if reserve + overhead >= available:
+        raise ConfigError(f"machine {name!r}: reserve={reserve} and overhead={overhead} leave nothing of available={available}")
+    sources = values.get("sources", {})
+    if not isinstance(sources, dict) or not all(isinstance(source, str) for source in sources.values()):
+        raise ConfigError(f"machine {name!r}: sources={sources!r} is not a table of texts")
+    return Machine(name, total, available, reserve, overhead, bandwidth, nodes, sources)
 
 
 def measure_machine() -> Machine:
