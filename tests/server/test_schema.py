@@ -13,7 +13,7 @@ from octavo.server.app import make_api
 from server.running import RunningServer, running_server
 from server.scripted import make_engine
 
-NUM_EXAMPLES = 40  # per operation and round
+NUM_EXAMPLES = 60  # per operation and round
 SCHEMA_SECONDS = float(os.environ.get("OCTAVO_SCHEMA_SECONDS", "0"))  # one round at least; a nightly run goes on for minutes
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 ENDLESS = {"/octavo/events", "/metrics"}  # a stream that only its reader ends; a text that another test parses

@@ -61,15 +61,16 @@ def _read_counts(_ctx: click.Context, _option: click.Parameter, given: str) -> l
 def serve(url: str, model: str | None, api_key: str, plot: Path | None, as_json: bool, **options: Any) -> None:
     """Send a workload to a running server and tell how fast the answers came.
 
-    A chunk of a stream may hold several tokens: inter-token times are those between chunks with text.
+    A chunk of a stream may hold several tokens: inter-token times are those between chunks with text. Each row has prompts of its
+    own, which no earlier one has left in a cache; a file's are the same in all rows.
     """
     if plot is not None:
         make_figure(plot)  # before the work: its name may be wrong
     name = model or find_model(url, api_key)
-    requests = make_requests(options["workload"], options["num_requests"], options["max_tokens"], options["seed"])
-    load = Load(url, name, requests, api_key)
     rows = []
-    for concurrency in options["concurrency"]:
+    for number, concurrency in enumerate(options["concurrency"]):
+        requests = make_requests(options["workload"], options["num_requests"], options["max_tokens"], options["seed"] + number)
+        load = Load(url, name, requests, api_key)
         rows.append({"concurrency": concurrency, **_measure(load, concurrency, options["goodput_ttft_ms"])})
     if plot is not None:
         draw_load(rows, f"{name} at {url}, workload {options['workload']}", plot)
