@@ -42,7 +42,24 @@ def render() -> str:
     start = load("start.json").get("figures", {})
     rows = [row(weights, report, start) for weights, report in reports.items()]
     lines = [introduction(reports), "", table_line(COLUMNS), table_line(["---"] * len(COLUMNS)), *map(table_line, rows)]
+    lines += ["", *memory_lines(load("memory.json")["figures"], load("disk-cache.json")["figures"])]
     return "\n".join(lines) + "\n"
+
+
+def memory_lines(memory: Mapping, disk: Mapping) -> list[str]:
+    """Returns what 256 MiB of KV hold, and what a restart costs with and without a disk cache."""
+    restart = disk["restart"]
+    cells = {f"256 MiB of KV hold, {way}": f"{count:g}" for way, count in memory["held"].items()}
+    prefix = f"{restart['prefix_tokens']:,} known tokens after a restart"
+    cells |= {f"{prefix}, computed": f"{restart['computed_s']:.1f} s", "from disk": f"{restart['from_disk_s']:.1f} s"}
+    return [
+        "Conversations of 540 tokens in the mean ([memory](docs/concepts/memory.md#measured)), and prefixes that come back",
+        "([disk cache](docs/guides/disk-cache.md#what-it-gains-and-costs)):",
+        "",
+        table_line(list(cells)),
+        table_line(["---"] * len(cells)),
+        table_line(list(cells.values())),
+    ]
 
 
 def introduction(reports: Mapping[str, Mapping]) -> str:

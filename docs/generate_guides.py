@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from markdown_table import table
 
@@ -197,6 +198,53 @@ def simulation_table() -> str:
     return table(headings, rows)
 
 
+def memory_figures() -> dict[str, Any]:
+    """Returns what `benchmarks/memory.py` measured."""
+    return json.loads((RESULTS / "memory.json").read_text(encoding="utf-8"))["figures"]
+
+
+def held_table() -> str:
+    """Returns the conversations that one memory holds, for each way of handing it out."""
+    return table(("KV memory", "conversations at once"), [(way, f"{count:g}") for way, count in memory_figures()["held"].items()])
+
+
+def hog_table() -> str:
+    """Returns what a shortage of memory does to the throughput and to physical memory."""
+    rows = []
+    for place, phases in memory_figures()["hog"].items():
+        cells = (
+            f"{phases[name]['tokens_per_s']:.0f} / {phases[name]['resident_mib']:.0f}" for name in ("before", "during", "after")
+        )
+        rows.append((place, *cells))
+    return table(("another process takes memory", "before", "during", "after"), rows)
+
+
+def check_table() -> str:
+    """Returns what `kv_check` costs."""
+    rows = []
+    for name, figure in memory_figures()["check"].items():
+        kind, workload = name.split(", ")
+        ratio = figure["time_ratio"]
+        spread = f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
+        rows.append((f"`{kind}`", workload, f"{figure['share_of_steps']:.2%}".replace("%", " %"), spread))
+    return table(("kv_check", "requests", "of the steps' time", "times as long as without, by turns (quartiles)"), rows)
+
+
+def disk_table() -> str:
+    """Returns what the disk cache gains after a restart, and costs beside steady work."""
+    figures = json.loads((RESULTS / "disk-cache.json").read_text(encoding="utf-8"))["figures"]
+    restart, ratio = figures["restart"], figures["steady"]["time_ratio"]
+    times_as_long = f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+    prefix = f"first token of a prompt of {restart['prefix_tokens']:,} tokens after a restart"
+    return table(
+        ("", "without", "with"),
+        [
+            (prefix, f"{restart['computed_s']:.1f} s", f"{restart['from_disk_s']:.1f} s"),
+            ("time of work whose every block is evicted", "1", times_as_long),
+        ],
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy_table,
     "dgx-spark": spark_table,
@@ -205,6 +253,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "shapes": shapes_table,
     "plan": plan_table,
     "simulation": simulation_table,
+    "held": held_table,
+    "hog": hog_table,
+    "kv-check": check_table,
+    "disk-cache": disk_table,
 }
 
 

@@ -8,7 +8,7 @@ from octavo.memory.governor import CALM_SECONDS, GROWTH_STEPS, Action, ActionKin
 
 MIB, GIB = 2**20, 2**30
 RESERVE = 2 * GIB
-HIGH = int(1.25 * RESERVE)
+HIGH = RESERVE + 500 * MIB  # half of the pool, which is less than a quarter of the reserve
 # 1,000 blocks of 1 MiB, of which 300 are held, 200 cached or empty with pages, 500 never used.
 POOL = PoolState(MIB, 1000, 1000, 50, 300, 200, 4)
 
@@ -113,9 +113,19 @@ def test_pool_grows_back_in_steps_to_its_full_size() -> None:
 
 def test_pool_grows_no_further_than_memory_allows() -> None:
     governor, shrunk = after_shortage(), replace(POOL, num_blocks=310, num_used_blocks=300, num_droppable_blocks=0)
-    reading = MemoryReading(HIGH + MIB)
+    reading = MemoryReading(RESERVE * 5 // 4 + MIB)
     governor.decide(reading, replace(shrunk, block_bytes=64 * MIB), 1.0)
     actions = governor.decide(reading, replace(shrunk, block_bytes=64 * MIB), 1.0 + CALM_SECONDS)
     assert kinds(actions) == [ActionKind.ADMIT]  # 8 more blocks could be afforded beside those in memory; there are 10
     actions = governor.decide(reading, replace(shrunk, block_bytes=32 * MIB), 2.0 + CALM_SECONDS)
-    assert actions == [Action(ActionKind.GROW, 300 + (HIGH + MIB - RESERVE) // (32 * MIB))]
+    assert actions == [Action(ActionKind.GROW, 300 + (RESERVE // 4 + MIB) // (32 * MIB))]
+
+
+@pytest.mark.parametrize("reserve", [GIB, 20 * GIB])
+def test_an_emptied_pool_comes_back_however_large_the_reserve_is(reserve: int) -> None:
+    """Full, the pool leaves just the reserve; what it gave back is all that is available beside that."""
+    governor, emptied = Governor(reserve), replace(POOL, num_blocks=0, num_used_blocks=0, num_droppable_blocks=0, num_running=0)
+    governor.decide(MemoryReading(reserve - 1), POOL, 0.0)
+    reading = MemoryReading(reserve + 1000 * MIB)
+    governor.decide(reading, emptied, 1.0)
+    assert kinds(governor.decide(reading, emptied, 1.0 + CALM_SECONDS)) == [ActionKind.ADMIT, ActionKind.GROW]

@@ -16,7 +16,9 @@ from enum import Enum
 # Tasks that waited for memory this long, in percent of the last ten seconds, make the reserve count double: pages that the system
 # calls available are then in use (programs' own code, for one).
 SOME_STALL_PERCENT, FULL_STALL_PERCENT = 20.0, 5.0
-HIGH_MARK_RATIO = 1.25  # of the reserve: shortages are filled up to it, and above it the pool grows
+# Shortages are filled up to a second mark, and above it the pool grows. It is higher by this part of the reserve, but by no more than
+# this part of the whole pool: an emptied pool must be able to lift what is available above it, or it would stay empty.
+HIGH_MARK_RESERVE_RATIO, HIGH_MARK_POOL_RATIO = 0.25, 0.5
 CALM_SECONDS = 5.0
 GROWTH_STEPS = 8  # the pool comes back in so many
 
@@ -97,7 +99,7 @@ class Governor:
         self.is_short = reading.available_bytes < low_mark
         if self.is_short:
             self._calm_since = None
-            return self._give_back(int(low_mark * HIGH_MARK_RATIO) - reading.available_bytes, pool)
+            return self._give_back(_high_mark(low_mark, pool) - reading.available_bytes, pool)
         if self._calm_since is None:
             self._calm_since = now
         if now - self._calm_since < CALM_SECONDS:
@@ -126,7 +128,7 @@ class Governor:
         if not self.is_admitting:
             self.is_admitting = True
             actions.append(Action(ActionKind.ADMIT))
-        if pool.num_blocks < pool.num_full_blocks and available_bytes >= self.reserve_bytes * HIGH_MARK_RATIO:
+        if pool.num_blocks < pool.num_full_blocks and available_bytes >= _high_mark(self.reserve_bytes, pool):
             affordable = (available_bytes - self.reserve_bytes) // pool.block_bytes  # more than are in memory
             step = -(-pool.num_full_blocks // GROWTH_STEPS)
             in_memory = pool.num_used_blocks + pool.num_droppable_blocks
@@ -134,3 +136,9 @@ class Governor:
             if target > pool.num_blocks:
                 actions.append(Action(ActionKind.GROW, target))
         return actions
+
+
+def _high_mark(low_mark: int, pool: PoolState) -> int:
+    """Returns up to how many available bytes a shortage is filled."""
+    pool_bytes = pool.num_full_blocks * pool.block_bytes
+    return low_mark + int(min(low_mark * HIGH_MARK_RESERVE_RATIO, pool_bytes * HIGH_MARK_POOL_RATIO))
