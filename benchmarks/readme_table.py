@@ -27,6 +27,13 @@ COLUMNS = (
     "books, ms a step of 64",
     "start to first token, s",
 )
+HELD_NAMES = {  # ways of handing out memory -> what they are called
+    "contiguous, maximum": "conversations in 256 MiB of KV: room for the longest",
+    "contiguous, power of two": "for the next power of two",
+    "paged": "paged",
+    "paged, shared system prompt": "with 256 tokens shared",
+    "paged, shared system prompt, int8": "and in int8",
+}
 DASH = "–"
 
 
@@ -49,12 +56,15 @@ def render() -> str:
 def memory_lines(memory: Mapping, disk: Mapping) -> list[str]:
     """Returns what 256 MiB of KV hold, and what a restart costs with and without a disk cache."""
     restart = disk["restart"]
-    cells = {f"256 MiB of KV hold, {way}": f"{count:g}" for way, count in memory["held"].items()}
+    cells = {HELD_NAMES[way]: f"{count:g}" for way, count in memory["held"].items()}
     prefix = f"{restart['prefix_tokens']:,} known tokens after a restart"
-    cells |= {f"{prefix}, computed": f"{restart['computed_s']:.1f} s", "from disk": f"{restart['from_disk_s']:.1f} s"}
+    cells |= {
+        f"{prefix}: computed, s": cell(restart["computed_s"], digits=1),
+        "from disk, s": cell(restart["from_disk_s"], digits=1),
+    }
     return [
-        "Conversations of 540 tokens in the mean ([memory](docs/concepts/memory.md#measured)), and prefixes that come back",
-        "([disk cache](docs/guides/disk-cache.md#what-it-gains-and-costs)):",
+        "Conversations of 540 tokens in the mean, held at once ([memory](docs/concepts/memory.md#measured)), and a prefix that",
+        "comes back ([disk cache](docs/guides/disk-cache.md#what-it-gains-and-costs)):",
         "",
         table_line(list(cells)),
         table_line(["---"] * len(cells)),

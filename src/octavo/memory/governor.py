@@ -16,8 +16,8 @@ from enum import Enum
 # Tasks that waited for memory this long, in percent of the last ten seconds, make the reserve count double: pages that the system
 # calls available are then in use (programs' own code, for one).
 SOME_STALL_PERCENT, FULL_STALL_PERCENT = 20.0, 5.0
-# Shortages are filled up to a second mark, and above it the pool grows. It is higher by this part of the reserve, but by no more than
-# this part of the whole pool: an emptied pool must be able to lift what is available above it, or it would stay empty.
+# Shortages are filled up to a second mark, and above it the pool grows. It is higher by this part of the reserve, but by no more
+# than this part of the whole pool: an emptied pool must be able to lift what is available above it, or it would stay empty.
 HIGH_MARK_RESERVE_RATIO, HIGH_MARK_POOL_RATIO = 0.25, 0.5
 CALM_SECONDS = 5.0
 GROWTH_STEPS = 8  # the pool comes back in so many
