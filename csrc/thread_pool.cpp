@@ -10,7 +10,11 @@
 #include <climits>
 #include <cstdint>
 #include <mutex>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "aligned_storage.h"
@@ -55,9 +59,11 @@ int num_usable_cpus() {
 struct PoolState {
   explicit PoolState(int num_threads) : count(num_threads), owner_pid(getpid()), scratch(num_threads) {
     pauses_before_yield = num_threads > num_usable_cpus() ? 16 : kPausesBeforeYield;
-    for (int index = 1; index < count; ++index) threads.emplace_back([this, index] { serve(index); });
+    start_threads();
   }
 
+  void start_threads();
+  void end_threads();
   void serve(int index);
   void wait_for_work(uint32_t seen);
   void start(const std::function<void(Worker&)>* next);
@@ -76,6 +82,23 @@ struct PoolState {
   alignas(64) std::atomic<int> num_arrived{0};
   alignas(64) std::atomic<uint32_t> barrier_phase{0};
 };
+
+// Throws std::runtime_error when the system has no more threads; those that it had are ended.
+void PoolState::start_threads() {
+  threads.reserve(count - 1);
+  try {
+    for (int index = 1; index < count; ++index) threads.emplace_back([this, index] { serve(index); });
+  } catch (const std::system_error& error) {
+    end_threads();
+    throw std::runtime_error("num_threads: the system did not start " + std::to_string(count) +
+                             " threads: " + error.what());
+  }
+}
+
+void PoolState::end_threads() {
+  start(nullptr);
+  for (std::thread& thread : threads) thread.join();
+}
 
 void PoolState::wait_for_work(uint32_t seen) {
   const auto deadline = Clock::now() + kSpinBeforeSleep;
@@ -137,17 +160,16 @@ ThreadPool::~ThreadPool() {
     state_.release();  // the threads exist only in the parent: nothing to join, and their handles must not be destroyed
     return;
   }
-  state_->start(nullptr);
-  for (std::thread& thread : state_->threads) thread.join();
+  state_->end_threads();
 }
 
 int ThreadPool::num_threads() const { return state_->count; }
 
 void ThreadPool::revive_after_fork() {
   if (state_->owner_pid == getpid()) return;
-  const int count = state_->count;
+  auto fresh = std::make_unique<PoolState>(state_->count);
   state_.release();  // see the destructor
-  state_ = std::make_unique<PoolState>(count);
+  state_ = std::move(fresh);
 }
 
 void ThreadPool::run(const std::function<void(Worker&)>& function) {

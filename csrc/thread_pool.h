@@ -31,6 +31,7 @@ struct Worker {
 
 class ThreadPool {
  public:
+  // Throws std::runtime_error when the system does not start so many threads.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -41,7 +42,8 @@ class ThreadPool {
   // Runs the function on all workers. Calls from several threads take turns.
   void run(const std::function<void(Worker&)>& function);
 
-  // Must be called, by one thread at a time, before run() in a process that may have forked.
+  // Must be called, by one thread at a time, before run() in a process that may have forked. Throws like the
+  // constructor.
   void revive_after_fork();
 
  private:

@@ -145,6 +145,32 @@ def test_a_forked_child_computes_and_exits():
     )
 
 
+THREADS_SCRIPT = """
+import resource
+from octavo.errors import ConfigError
+from octavo.kernels.cpu import CpuOperations
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 256 * 2**20,) * 2)  # of stacks, 32 at most
+try:
+    CpuOperations(1000)
+except ConfigError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif("QEMU_CPU" in os.environ, reason="the emulator of processors does not limit the address space")
+def test_more_threads_than_the_system_starts_are_refused():
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS_SCRIPT],
+        check=True,
+        timeout=30,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert "did not start 1000 threads" in done.stdout
+
+
 def test_unknown_instruction_set_is_refused_with_the_choices():
     with pytest.raises(ConfigError, match=instruction_sets()[0]):
         CpuOperations(1, instruction_set="mmx")

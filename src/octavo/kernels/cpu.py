@@ -129,14 +129,14 @@ class CpuOperations(_RecordableOperations):
         instruction_set: one of `instruction_sets()`; None takes the environment's ``OCTAVO_CPU_ISA``, or else the best.
 
     Raises:
-        ConfigError: the instruction set is not available here, or ``num_threads`` < 1.
+        ConfigError: the instruction set is not available here, ``num_threads`` < 1, or the system does not start so many.
     """
 
     def __init__(self, num_threads: int, *, instruction_set: str | None = None):
         self.instruction_set = instruction_set or os.environ.get("OCTAVO_CPU_ISA") or instruction_sets()[0]
         try:
             executor = _cpu.EagerExecutor(num_threads, self.instruction_set)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             raise ConfigError(str(error)) from error
         super().__init__(executor)
 
