@@ -90,9 +90,11 @@ struct FloatRows {
 constexpr int64_t kFloatChunkGroups = 6;
 constexpr int64_t kFloatChunkBytes = kFloatChunkGroups * kGroupSize * kPanelWidth * sizeof(float);
 
+// Not inlined, so that panels of fp32 and of expanded bf16 share one loop: among other code the compiler runs short of
+// registers and loads weights up to three times.
 template <class Weights>
-void multiply_chunk(const PreparedRows& rows, const std::byte* weights, int64_t first_group, int64_t num_groups,
-                    float* sums, const Lookahead& next) {
+__attribute__((noinline)) void multiply_chunk(const PreparedRows& rows, const std::byte* weights, int64_t first_group,
+                                              int64_t num_groups, float* sums, const Lookahead& next) {
   const FloatTile<Weights> tile{reinterpret_cast<const float*>(rows.data) + first_group * kGroupSize,
                                 rows.stride / static_cast<int64_t>(sizeof(float)),
                                 weights,
