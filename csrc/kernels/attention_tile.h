@@ -75,35 +75,10 @@ __attribute__((always_inline)) static inline void multiply_step(VF (&acc)[kRows]
   }
 }
 
-// Granules (or panels of 16 columns) that a block of rows takes together: as many as the registers hold, at most four.
-// Three rows on eight lanes take three, as two strips of three vectors: nine chains of sums, where one granule has six,
-// too few to hide the latency of an addition.
-constexpr int panels_beside(int num_rows) {
-  if (VF::kLanes == 8 && num_rows == 3) return 3;
-  const int fitting = kMaxAccumulators / (num_rows * kGranuleVectors);
-  return fitting >= 4 ? 4 : fitting >= 2 ? 2 : 1;
-}
-
-// Vectors of those panels that are taken side by side: a strip.
-constexpr int strip_vectors(int num_panels) {
-  return num_panels == 3 ? num_panels * kGranuleVectors / 2 : num_panels * kGranuleVectors;
-}
-
-// Which of the two rows of a pair, known to the compiler.
-template <int kIndex>
-struct RowOfPair {
-  static constexpr int kOdd = kIndex;
-};
-constexpr RowOfPair<0> kEvenRow;
-constexpr RowOfPair<1> kOddRow;
-
-// scores[r][token] = dot of query r with the token's key, for the strip of tokens that begins at vector kFirst of the
-// kPanels granules from `granule` on.
-template <class Elements, int kRows, int kPanels, int kFirst>
-static void score_strip(const Rows& rows, int64_t row, const Tile& tile, int granule) {
-  constexpr int kVectors = strip_vectors(kPanels);
-  constexpr int kFirstAhead = (kFirst + kGranuleVectors - 1) / kGranuleVectors;
-  constexpr int kGranules = (kFirst + kVectors + kGranuleVectors - 1) / kGranuleVectors;
+// scores[r][granule i] = dot of query r with each of the granule's keys, for kGranules granules side by side.
+template <class Elements, int kRows, int kGranules>
+static void score_granules(const Rows& rows, int64_t row, const Tile& tile, int granule) {
+  constexpr int kVectors = kGranules * kGranuleVectors;
   const std::byte* keys[kGranules];
   const std::byte* ahead[kGranules];
   for (int i = 0; i < kGranules; ++i) {
@@ -116,29 +91,19 @@ static void score_strip(const Rows& rows, int64_t row, const Tile& tile, int gra
   }
   const float* queries = rows.queries + row * rows.head_dim;
   for (int64_t k = 0; k < rows.head_dim; k += 2) {
-    for (int i = kFirstAhead; i < kGranules; ++i) Elements::fetch_rows(ahead[i], k);
-    const auto add = [&](auto row_of_pair) __attribute__((always_inline)) {
-      multiply_step(acc, queries + k + row_of_pair.kOdd, rows.head_dim, [&](int j) __attribute__((always_inline)) {
-        return Elements::template load<decltype(row_of_pair)::kOdd>(
-            keys[(kFirst + j) / kGranuleVectors], kGranuleTokens, k, (kFirst + j) % kGranuleVectors * VF::kLanes);
-      });
-    };
-    add(kEvenRow);
-    add(kOddRow);
+    const auto column = [](int j) { return j % kGranuleVectors * VF::kLanes; };
+    for (int i = 0; i < kGranules; ++i) Elements::fetch_rows(ahead[i], k);
+    multiply_step(acc, queries + k, rows.head_dim, [&](int j) __attribute__((always_inline)) {
+      return Elements::template load<0>(keys[j / kGranuleVectors], kGranuleTokens, k, column(j));
+    });
+    multiply_step(acc, queries + k + 1, rows.head_dim, [&](int j) __attribute__((always_inline)) {
+      return Elements::template load<1>(keys[j / kGranuleVectors], kGranuleTokens, k, column(j));
+    });
   }
-  float* scores = rows.scores + row * kTileTokens + granule * kGranuleTokens + kFirst * VF::kLanes;
+  float* scores = rows.scores + row * kTileTokens + granule * kGranuleTokens;
   for (int r = 0; r < kRows; ++r) {
     for (int j = 0; j < kVectors; ++j) store(scores + r * kTileTokens + j * VF::kLanes, acc[r][j]);
   }
-}
-
-// The same for kPanels granules.
-template <class Elements, int kRows, int kPanels>
-static void score_granules(const Rows& rows, int64_t row, const Tile& tile, int granule) {
-  constexpr int kSecond = strip_vectors(kPanels);
-  score_strip<Elements, kRows, kPanels, 0>(rows, row, tile, granule);
-  if constexpr (kSecond < kPanels * kGranuleVectors)
-    score_strip<Elements, kRows, kPanels, kSecond>(rows, row, tile, granule);
 }
 
 // The scores of tokens outside [begin, end), counted from the vector's first token, become `other`.
@@ -220,78 +185,65 @@ struct AheadPanel {
   int64_t row;
 };
 
-// Panel `number` of those that are fetched beside the weighted sum.
-static inline AheadPanel ahead_panel(const Tile& tile, int64_t head_dim, int64_t number) {
+// The panel that is fetched beside panel `number` of a pass over the tile's granules at `column`.
+static inline AheadPanel ahead_panel(const Tile& tile, int64_t head_dim, int64_t column, int64_t number) {
   const auto panels_in_granule = static_cast<uint32_t>(head_dim / kGranuleTokens);
-  const auto panel = static_cast<uint32_t>(number);
+  const auto panel = static_cast<uint32_t>(column / kGranuleTokens * kTileGranules + number);
   return {tile.ahead[kTileGranules + panel / panels_in_granule], panel % panels_in_granule * kGranuleTokens};
 }
 
-// output[r] = shrink[r] * output[r] + sum over tokens in begin .. end of weight[r][token] * V[token], for the strip of
-// columns that begins at vector kFirst of the kPanels panels from column `panels_begin` on.
-template <class Elements, int kRows, int kPanels, int kFirst>
-static void weigh_strip(const Rows& rows, int64_t row, const float* shrink, const Tile& tile, int64_t begin,
-                        int64_t end, int64_t panels_begin) {
-  constexpr int kVectors = strip_vectors(kPanels);
-  constexpr int kFirstAhead = (kFirst + kGranuleVectors - 1) / kGranuleVectors;  // of kPanels, those fetched beside
-  constexpr int kLastAhead = (kFirst + kVectors + kGranuleVectors - 1) / kGranuleVectors;
+// output[r] = shrink[r] * output[r] + sum over tokens in begin .. end of weight[r][token] * V[token], for kPanels * 16
+// columns.
+template <class Elements, int kRows, int kPanels>
+static void weigh_values(const Rows& rows, int64_t row, const float* shrink, const Tile& tile, int64_t begin,
+                         int64_t end, int64_t column) {
+  constexpr int kVectors = kPanels * kGranuleVectors;
   const int64_t head_dim = rows.head_dim;
-  const int64_t column = panels_begin + kFirst * VF::kLanes;
   float* output = rows.output + row * head_dim + column;
   VF acc[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int j = 0; j < kVectors; ++j) acc[r][j] = load(output + r * head_dim + j * VF::kLanes) * broadcast(shrink[r]);
   }
   const float* weights = rows.scores + row * kTileTokens;
-  const std::byte* values = nullptr;  // of one granule
-  const float* granule_weights = nullptr;
-  const auto enter = [&](int64_t granule) {
-    values = tile.granules[granule].v;
-    granule_weights = weights + granule * kGranuleTokens;
-  };
-  const auto add = [&](auto row_of_pair, int64_t pair) __attribute__((always_inline)) {
-    multiply_step(
-        acc, granule_weights + pair + row_of_pair.kOdd, kTileTokens, [&](int j) __attribute__((always_inline)) {
-          return Elements::template load<decltype(row_of_pair)::kOdd>(values, head_dim, pair, column + j * VF::kLanes);
-        });
-  };
-  int64_t token = begin;
-  if (token % 2 == 1) {
-    enter(token / kGranuleTokens);
-    add(kOddRow, token % kGranuleTokens - 1);
-    ++token;
-  }
-  while (token + 2 <= end) {
-    const int64_t granule = token / kGranuleTokens;
-    enter(granule);
-    const int64_t first_ahead = panels_begin / kGranuleTokens * kTileGranules + granule * kPanels + kFirstAhead;
-    AheadPanel ahead[kLastAhead - kFirstAhead];
-    for (int i = 0; i < kLastAhead - kFirstAhead; ++i) ahead[i] = ahead_panel(tile, head_dim, first_ahead + i);
-    const int64_t stop = min_of(end / 2 * 2, (granule + 1) * kGranuleTokens) - granule * kGranuleTokens;
-    for (int64_t pair = token % kGranuleTokens; pair < stop; pair += 2) {
-      for (const AheadPanel& panel : ahead) Elements::fetch_rows(panel.granule, panel.row + pair);
-      add(kEvenRow, pair);
-      add(kOddRow, pair);
+  for (int64_t token = begin; token < end;) {
+    const std::byte* values = tile.granules[token / kGranuleTokens].v;
+    const AheadPanel ahead = ahead_panel(tile, head_dim, column, token / kGranuleTokens * kPanels);
+    const int64_t granule_end = (token / kGranuleTokens + 1) * kGranuleTokens;
+    const int64_t stop = end < granule_end ? end : granule_end;
+    const float* a = weights + token / kGranuleTokens * kGranuleTokens;
+    int64_t k = token % kGranuleTokens;
+    const int64_t k_stop = k + stop - token;
+    const auto first = [&](int64_t row_pair) __attribute__((always_inline)) {
+      multiply_step(acc, a + row_pair, kTileTokens, [&](int j) __attribute__((always_inline)) {
+        return Elements::template load<0>(values, head_dim, row_pair, column + j * VF::kLanes);
+      });
+    };
+    const auto second = [&](int64_t row_pair) __attribute__((always_inline)) {
+      multiply_step(acc, a + row_pair + 1, kTileTokens, [&](int j) __attribute__((always_inline)) {
+        return Elements::template load<1>(values, head_dim, row_pair, column + j * VF::kLanes);
+      });
+    };
+    if (k % 2 == 1) {
+      second(k - 1);
+      ++k;
     }
-    token = granule * kGranuleTokens + stop;
-  }
-  if (token < end) {
-    enter(token / kGranuleTokens);
-    add(kEvenRow, token % kGranuleTokens);
+    for (; k + 2 <= k_stop; k += 2) {
+      for (int i = 0; i < kPanels; ++i) Elements::fetch_rows(ahead.granule, ahead.row + kPanels * k + 2 * i);
+      first(k);
+      second(k);
+    }
+    if (k < k_stop) first(k);
+    token = stop;
   }
   for (int r = 0; r < kRows; ++r) {
     for (int j = 0; j < kVectors; ++j) store(output + r * head_dim + j * VF::kLanes, acc[r][j]);
   }
 }
 
-// The same for kPanels panels.
-template <class Elements, int kRows, int kPanels>
-static void weigh_values(const Rows& rows, int64_t row, const float* shrink, const Tile& tile, int64_t begin,
-                         int64_t end, int64_t column) {
-  constexpr int kSecond = strip_vectors(kPanels);
-  weigh_strip<Elements, kRows, kPanels, 0>(rows, row, shrink, tile, begin, end, column);
-  if constexpr (kSecond < kPanels * kGranuleVectors)
-    weigh_strip<Elements, kRows, kPanels, kSecond>(rows, row, shrink, tile, begin, end, column);
+// Granules (or panels of 16 columns) taken side by side with kRows rows: as many as the registers hold, at most four.
+constexpr int panels_beside(int num_rows) {
+  const int fitting = kMaxAccumulators / (num_rows * kGranuleVectors);
+  return fitting >= 4 ? 4 : fitting >= 2 ? 2 : 1;
 }
 
 template <class Elements, int kRows>
