@@ -83,7 +83,7 @@ struct PoolState {
   alignas(64) std::atomic<uint32_t> barrier_phase{0};
 };
 
-// Throws std::runtime_error when the system has no more threads; those that it had are ended.
+// Throws std::runtime_error when the system has no more threads; those that were started are ended.
 void PoolState::start_threads() {
   threads.reserve(count - 1);
   try {
@@ -92,6 +92,9 @@ void PoolState::start_threads() {
     end_threads();
     throw std::runtime_error("num_threads: the system did not start " + std::to_string(count) +
                              " threads: " + error.what());
+  } catch (...) {
+    end_threads();
+    throw;
   }
 }
 

@@ -60,7 +60,9 @@ UPGRADE = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: dGhl
 RAW: dict[str, tuple[bytes, list[int]]] = {
     "pipelined": (request() * 3, [200, 200, 200]),
     "length and chunks": (request(CHUNKED, body=SMUGGLED), [400]),
+    "length, chunks and a bad request id": (request(CHUNKED, "X-Request-Id: caf\xe9", body=SMUGGLED), [400]),
     "two lengths": (request("Content-Length: 3"), [400]),
+    "body as it is": (request("Content-Encoding: Identity"), [200]),
     "negative length": (request(length=-1), [400]),
     "signed length": (request(length="+5"), [400]),
     "length of thirty digits": (request(length=10**30), [400]),

@@ -54,9 +54,9 @@ class Gate:
             await send(message)
 
         try:
+            _check_body_form(Headers(scope=scope))  # first: it decides whether the connection can go on
             if refusal is not None:
                 raise refusal
-            _check_body_form(Headers(scope=scope))
             self._admit(scope, call)
             body = await self._read_body(Headers(scope=scope), receive)
             await self._app(scope, _replay(body, receive), send_with_id)
@@ -132,7 +132,7 @@ def _make_call(headers: Headers) -> tuple[Call, ApiError | None]:
 
 def _check_body_form(headers: Headers) -> None:
     """Refuses bodies that would not be read as they were meant."""
-    if headers.get("content-encoding", "identity") != "identity":
+    if headers.get("content-encoding", "identity").lower() != "identity":
         raise invalid("Content-Encoding", "Content-Encoding is not supported: send the body as it is")
     if "content-length" in headers and "transfer-encoding" in headers:
         message = "a request has Content-Length or Transfer-Encoding, not both"
