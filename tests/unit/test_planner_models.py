@@ -313,6 +313,13 @@ def test_a_decoder_that_its_model_never_holds_is_refused() -> None:
         ("deepseek-v3", {"first_k_dense_replace": 62}),
         ("gemma-3n-e4b", {"num_kv_shared_layers": 35}),
         ("gemma-3n-e4b", {"layer_types": [1] * 35}),
+        ("gemma-3n-e4b", {"intermediate_size": ["16384"] * 35}),
+        ("gemma-3n-e4b", {"intermediate_size": [16384] * 34}),
+        ("gemma-3n-e4b", {"intermediate_size": []}),
+        ("llama-3.1-8b", {"intermediate_size": [14336] * 32}),
+        ("qwen3-30b-a3b", {"intermediate_size": [6144], "mlp_only_layers": [0]}),
+        ("qwen3-30b-a3b", {"mlp_only_layers": 5}),
+        ("qwen3-30b-a3b", {"mlp_only_layers": ["0"]}),
         ("gpt-oss-20b", {"layer_types": 24}),
         ("gpt-oss-20b", {"layer_types": [[]] * 24}),
         ("nemotron-h-8b", {"hybrid_override_pattern": 52}),
@@ -327,6 +334,11 @@ def test_a_decoder_that_its_model_never_holds_is_refused() -> None:
 def test_a_description_that_no_model_can_have_is_refused(name: str, fields: dict[str, Any]) -> None:
     with pytest.raises((CheckpointError, UnsupportedModelError)):
         read_plan_spec(changed(name, **fields))
+
+
+def test_an_empty_list_of_dense_layers_is_what_an_absent_one_is() -> None:
+    name = "qwen3-30b-a3b"
+    assert read_plan_spec(changed(name, mlp_only_layers=[])) == read_plan_spec(changed(name, mlp_only_layers=None))
 
 
 def test_every_shipped_model_has_a_row() -> None:

@@ -13,7 +13,7 @@ from octavo.models.hf_config import short
 FULL, SLIDING = "full_attention", "sliding_attention"
 SWITCHES = ("tie_word_embeddings", "use_sliding_window", "attention_bias", "use_qk_norm")
 TEXTS = ("model_type", "hybrid_override_pattern")
-LISTS = ("layer_types", "mlp_only_layers", "intermediate_size")  # of the last, one for each layer, or one number for all
+LISTS = {"layer_types": str, "mlp_only_layers": int}  # with what they list
 DIVISORS = ("num_key_value_heads", "decoder_sparse_step", "full_attention_interval")
 MAX_COUNT, MAX_LAYERS = 2**31, 10_000  # more is damage, and would only make a plan take forever
 
@@ -43,6 +43,21 @@ class Fields:
         """
         value = self.values.get(name)
         return default if value is None else _checked(name, value, minimum=int(name in DIVISORS))
+
+    def largest(self, name: str) -> int:
+        """Returns the largest of a field that is a number for all layers or a list with one for each.
+
+        Raises:
+            CheckpointError: it is absent, or neither.
+        """
+        value = self.values.get(name)
+        if not isinstance(value, list):
+            return self.need(name)
+        for item in value:
+            _checked(name, item, minimum=1)
+        if len(value) != self.num_layers:
+            raise CheckpointError(f"config.json has {name}={short(value)}; it must have an entry for each layer")
+        return max(value)
 
     @property
     def hidden(self) -> int:
@@ -106,10 +121,10 @@ def _checked(name: str, value: Any, *, minimum: int) -> Any:
                 f"config.json has {name}={short(value)}; it must be {'true or false' if name in SWITCHES else 'a text'}"
             )
         return value
-    if name in LISTS and isinstance(value, list):
-        kinds = {type(item) for item in value}
-        if kinds - {int, str} or len(kinds) != 1 or len(value) > MAX_LAYERS:
-            raise CheckpointError(f"config.json has {name}={short(value)}; it must be a list with an entry for each layer")
+    if name in LISTS:
+        if not isinstance(value, list) or {type(item) for item in value} - {LISTS[name]} or len(value) > MAX_LAYERS:
+            kind = "layers' types" if LISTS[name] is str else "layers"
+            raise CheckpointError(f"config.json has {name}={short(value)}; it must be a list of {kind}")
         return value
     maximum = MAX_LAYERS if name == "num_hidden_layers" else MAX_COUNT
     if type(value) is not int or not minimum <= value <= maximum:
@@ -123,11 +138,8 @@ def listed_layer_types(fields: Fields, allowed: Sequence[str], default: Sequence
     Raises:
         UnsupportedModelError: a type is not among ``allowed``, or the list's length is not the number of layers.
     """
-    layer_types = fields.get("layer_types", default)
-    if isinstance(layer_types, int):
-        raise UnsupportedModelError(f"layer_types={layer_types} is not a list")
-    layer_types = list(layer_types)
-    unknown = sorted(set(map(str, layer_types)) - set(allowed))
+    layer_types = list(fields.get("layer_types", default))
+    unknown = sorted(set(layer_types) - set(allowed))
     if unknown:
         raise UnsupportedModelError(f"layer type {unknown[0]!r} is not supported; supported are {', '.join(allowed)}")
     if len(layer_types) != fields.num_layers:

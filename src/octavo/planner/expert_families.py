@@ -214,7 +214,6 @@ def read_gemma3n(fields: Fields) -> PlanSpec:
     layers, shared = fields.num_layers, fields.get("num_kv_shared_layers", 0)
     pattern = [FULL if (layer + 1) % 5 == 0 else SLIDING for layer in range(layers)]
     storing = listed_layer_types(fields, (FULL, SLIDING), pattern)[: layers - shared]
-    widths = fields.need("intermediate_size")
     return PlanSpec(
         architecture="gemma3n",
         max_position=fields.need("max_position_embeddings"),
@@ -223,7 +222,7 @@ def read_gemma3n(fields: Fields) -> PlanSpec:
             AttentionKind(storing.count(FULL), fields.kv_elements),
             AttentionKind(storing.count(SLIDING), fields.kv_elements, fields.need("sliding_window")),
         ),
-        workspace_width=fields.workspace_width(max(widths) if isinstance(widths, list) else widths),
+        workspace_width=fields.workspace_width(fields.largest("intermediate_size")),
         parameters=None,
         num_sharing_layers=shared,
     )
