@@ -73,6 +73,7 @@ def test_a_roofline_says_that_it_is_not_fitted(capsys) -> None:
     [
         (["tiny", "--tflops", "1"], "tflops contradict"),
         (["tiny", "--machine", "this"], "machine contradict"),
+        (["tiny", "--weight-bits", "8"], "weight_bits contradict"),
         (["tiny", "--kv-dtype", "int8"], "not of tiny with int8 KV"),
         (["other"], "not of other with bf16 KV"),
         ([], "not of opt-13b"),

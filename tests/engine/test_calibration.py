@@ -11,6 +11,7 @@ from octavo.config import EngineConfig
 from octavo.engine import calibration
 from octavo.engine.calibration import Shape, calibrate, median_steps, run_shape
 from octavo.engine.loading import build_engine
+from octavo.errors import ConfigError
 from octavo.simulator.fitted_time import TERMS, fit_rates
 from octavo.simulator.step_work import StepWork
 
@@ -54,6 +55,12 @@ def test_rounds_repeat_the_same_steps(models: TinyModels, monkeypatch: pytest.Mo
 def test_a_disturbed_round_does_not_count() -> None:
     work = StepWork(1, 2, 3, 4, 5)
     assert median_steps([[(work, 1.0)], [(work, 9.0)], [(work, 1.2)]]) == [(work, 1.2)]
+
+
+@pytest.mark.parametrize("other", [[(StepWork(1, 2, 3, 4, 6), 1.0)], [(StepWork(1, 2, 3, 4, 5), 1.0)] * 2, []])
+def test_rounds_of_other_steps_are_refused(other: list[tuple[StepWork, float]]) -> None:
+    with pytest.raises(ConfigError, match="memory ran short"):
+        median_steps([[(StepWork(1, 2, 3, 4, 5), 1.0)], other])
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp32", "int8"])

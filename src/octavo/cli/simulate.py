@@ -26,6 +26,7 @@ from octavo.simulator.step_time import A100_40GB, OPT_13B, MachineRates, ModelCo
 
 PAPER_MODEL, PAPER_MACHINE, THIS_MACHINE = "opt-13b", "a100-40gb", "this"
 ENGINE = EngineConfig()
+DEFAULT_WEIGHT_BITS = 16.0
 ROOFLINE_OPTIONS = {  # option -> the rate that it replaces, and its unit
     "bandwidth_gb_per_s": ("bytes_per_s", 1e9),
     "tflops": ("flop_per_s", 1e12),
@@ -60,7 +61,7 @@ ROOFLINE_OPTIONS = {  # option -> the rate that it replaces, and its unit
 @click.option("--tflops", type=FiniteRange(min=0, min_open=True), help="Arithmetic, in the machine's place.")
 @click.option("--step-overhead-ms", type=FiniteRange(min=0), help="Time added to every step.")
 @click.option("--sequence-overhead-ms", type=FiniteRange(min=0), help="Time added to a step for each sequence in it.")
-@click.option("--weight-bits", type=FiniteRange(min=0, min_open=True), default=16, show_default=True, help="Bits per weight.")
+@click.option("--weight-bits", type=FiniteRange(min=0, min_open=True), help="Bits per weight.  [default: 16]")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Also write a chart: a .png or .svg file.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object for each allocator, instead of a table.")
 def command(
@@ -68,7 +69,7 @@ def command(
     allocators: tuple[str, ...],
     machine: str | None,
     step_times: Path | None,
-    weight_bits: float,
+    weight_bits: float | None,
     plot: Path | None,
     as_json: bool,
     **options: Any,
@@ -80,8 +81,8 @@ def command(
     if plot is not None:
         make_figure(plot)  # before the work: its name may be wrong
     settings = _settings(model, options)
-    fitted = _read_step_times(step_times, machine, options)
-    costs = _read_costs(model, weight_bits, settings, fitted)
+    fitted = _read_step_times(step_times, options | {"machine": machine, "weight_bits": weight_bits})
+    costs = _read_costs(model, weight_bits or DEFAULT_WEIGHT_BITS, settings, fitted)
     step_time = FittedStepTime(costs, fitted) if fitted else Roofline(costs, _given_rates(_read_rates(machine), options))
     reports = {}
     for allocator in dict.fromkeys(allocators):
@@ -111,13 +112,12 @@ def _settings(model: str, options: dict[str, Any]) -> SimulationSettings:
     return SimulationSettings(**given)
 
 
-def _read_step_times(path: Path | None, machine: str | None, options: dict[str, Any]) -> FittedRates | None:
+def _read_step_times(path: Path | None, options: dict[str, Any]) -> FittedRates | None:
     if path is None:
         return None
-    roofline = [name for name in ROOFLINE_OPTIONS if options[name] is not None]
-    if machine is not None or roofline:
-        name = roofline[0] if roofline else "machine"
-        raise ConfigError(f"step_times and {name} contradict each other", hint="give one of them")
+    for name in ("machine", "weight_bits", *ROOFLINE_OPTIONS):
+        if options[name] is not None:
+            raise ConfigError(f"step_times and {name} contradict each other", hint="give one of them")
     return load_rates(path)
 
 
@@ -130,7 +130,7 @@ def _read_costs(model: str, weight_bits: float, settings: SimulationSettings, fi
     if model == PAPER_MODEL and fitted is not None:
         raise ConfigError(f"the step times are those of {fitted.model}, not of {PAPER_MODEL}", hint=f"simulate {fitted.model}")
     if model == PAPER_MODEL:
-        if weight_bits != 16 or kv_dtype not in ("bf16", "fp16"):
+        if weight_bits != DEFAULT_WEIGHT_BITS or kv_dtype not in ("bf16", "fp16"):
             raise ConfigError(f"{PAPER_MODEL} is simulated in 16 bits only, as in the paper", hint="name another model")
         return OPT_13B
     from octavo.engine.loading import read_spec

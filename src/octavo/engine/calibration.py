@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from octavo.engine.engine import Engine
+from octavo.errors import ConfigError
 from octavo.sampling_params import SamplingParams
 from octavo.scheduler.batch import ScheduledBatch
 from octavo.simulator.step_work import StepWork, WorkCounter
@@ -80,6 +81,9 @@ def calibrate(
     Args:
         windows: the model's, per layer.
         on_shape: called with a shape's name before it runs.
+
+    Raises:
+        ConfigError: memory ran short in one round, so that its steps were others.
     """
     rounds: dict[str, list[list[tuple[StepWork, float]]]] = {shape.name: [] for shape in SHAPES}
     for _ in range(num_rounds):
@@ -91,8 +95,8 @@ def calibrate(
 
 def median_steps(rounds: Sequence[list[tuple[StepWork, float]]]) -> list[tuple[StepWork, float]]:
     """Returns each step with the median of its times: see invariant 1."""
-    merged = []
-    for steps in zip(*rounds, strict=True):
-        assert len({work for work, _ in steps}) == 1, "the same steps run in every round"
-        merged.append((steps[0][0], median(seconds for _, seconds in steps)))
-    return merged
+    first, *others = [[work for work, _ in steps] for steps in rounds]
+    if any(other != first for other in others):
+        raise ConfigError("one round ran other steps than the first: memory ran short", hint="lower kv_memory, or free memory")
+    seconds = zip(*([seconds for _, seconds in steps] for steps in rounds), strict=True)
+    return list(zip(first, map(median, seconds), strict=True))

@@ -3,7 +3,7 @@
 Owns: the fit, its error, and the file that both are kept in. Must not know: how the steps came about.
 
 A step takes the sum of its amounts (`StepWork`), each times a number of seconds. The numbers are those with the least squares of
-the relative errors, among numbers that are not negative.
+the relative errors; amounts whose number would be negative are left out, the most negative first.
 
 Invariants:
 1. The error of a run is that of a fit that has not seen it.
