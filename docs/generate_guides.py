@@ -1,4 +1,4 @@
-"""Fills the tables of the guides and concepts that come from the planner and from committed measurements.
+"""Fills the tables of the README, the guides and the concepts that come from the planner and from committed measurements.
 
 Usage: python docs/generate_guides.py [--check]        (--check writes nothing and fails when a page is out of date)
 
@@ -22,8 +22,9 @@ from octavo.planner.plan import Plan, Planner, PlanRequest
 from octavo.planner.shipped_models import shipped_models
 from octavo.planner.weight_sizes import sizes_from_parameters
 
-FOLDERS = [Path(__file__).parent / name for name in ("concepts", "guides")]
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/concepts/*.md")), *sorted(ROOT.glob("docs/guides/*.md"))]
+RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"<!-- table: ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 GIB = 2**30
 ENGINE = EngineConfig()
@@ -268,7 +269,7 @@ def fill(text: str) -> str:
 def main() -> None:
     """Writes the pages, or checks them."""
     outdated = []
-    for path in sorted(page for folder in FOLDERS for page in folder.glob("*.md")):
+    for path in PAGES:
         old = path.read_text(encoding="utf-8")
         new = fill(old)
         if new != old:

@@ -7,7 +7,7 @@ from protocol import Answer, Task, run
 BATCH_TOKENS = 2048
 MICRO_BATCH_TOKENS = 512
 MAX_SEQUENCES = 64
-CONTEXT_TOKENS = 24 * 1024  # of all sequences together; W64 has 23,112
+SEQUENCE_TOKENS = 1088  # the longest of W64 has 1,085
 
 
 class Batcher:
@@ -17,8 +17,9 @@ class Batcher:
         llama_cpp.llama_backend_init()
         self.model = llama_cpp.llama_model_load_from_file(model_path.encode(), llama_cpp.llama_model_default_params())
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = CONTEXT_TOKENS, BATCH_TOKENS, MICRO_BATCH_TOKENS
-        params.n_seq_max, params.kv_unified = MAX_SEQUENCES, True
+        params.n_ctx, params.n_seq_max = MAX_SEQUENCES * SEQUENCE_TOKENS, MAX_SEQUENCES
+        params.n_batch, params.n_ubatch = BATCH_TOKENS, MICRO_BATCH_TOKENS
+        params.kv_unified = False  # in one cache for all, each token's attention reads every sequence's
         params.n_threads = params.n_threads_batch = num_threads
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
