@@ -119,10 +119,11 @@ def statuses_in(received: bytes) -> list[int]:
     return [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]]
 
 
-def test_nothing_is_answered_after_a_request_of_two_lengths(tiny: RunningServer) -> None:
+@pytest.mark.parametrize("name", ["length and chunks", "length, chunks and a bad request id"])
+def test_nothing_is_answered_after_a_request_of_two_lengths(tiny: RunningServer, name: str) -> None:
     host, port = tiny.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(RAW["length and chunks"][0])
+        connection.sendall(RAW[name][0])
         received = b""
         while piece := connection.recv(65536):
             received += piece
