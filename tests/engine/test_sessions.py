@@ -2,6 +2,7 @@
 
 import os
 import random
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -191,7 +192,10 @@ def test_a_flipped_bit_costs_what_depends_on_its_block(models, damageable):
 
 def test_every_byte_of_a_description_matters(damageable):
     _, path, whole, data_offset = damageable
-    end = whole.rindex(b"}", 0, data_offset) + 1 + 32  # the digest is the last of it
+    length_end = 20  # after the magic, the version and the description's length come the description and its digest
+    (length,) = struct.unpack_from("<Q", whole, length_end - 8)
+    end = length_end + length + 32
+    assert whole[length_end : length_end + length].endswith(b"}") and not any(whole[end:data_offset])
     for place in range(end):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(SnapshotError):
