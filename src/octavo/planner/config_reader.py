@@ -97,9 +97,9 @@ def _check(spec: PlanSpec) -> None:
     Raises:
         CheckpointError: it has fewer than no layers of a kind, or its tokens choose more experts than there are.
     """
-    counts = [kind.num_layers for kind in (*spec.attention, *spec.states)]
-    counts += dataclasses.astuple(spec.parameters) if spec.parameters else []
-    if min(counts) < 0 or sum(kind.num_layers for kind in (*spec.attention, *spec.states)) == 0:
+    layers = [kind.num_layers for kind in (*spec.attention, *spec.states)]
+    parameters = dataclasses.astuple(spec.parameters) if spec.parameters else ()
+    if min([*layers, *parameters]) < 0 or sum(layers) == 0:
         raise CheckpointError("config.json contradicts itself: its layers of one kind are more than all of its layers")
     if spec.experts_per_token > spec.num_experts:
         raise CheckpointError(f"config.json has {spec.num_experts} experts, of which a token chooses {spec.experts_per_token}")
