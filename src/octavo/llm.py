@@ -24,12 +24,10 @@ from octavo.errors import RequestError
 from octavo.models.conversation import render_conversation
 from octavo.outputs import RequestOutput
 from octavo.runner.pooling import PoolingKind
-from octavo.sampling_params import BeamSearchParams, SamplingParams
+from octavo.sampling_params import COMPUTE_ONLY, BeamSearchParams, SamplingParams
 
 PromptLike = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
-
-COMPUTE_ONLY = SamplingParams(max_tokens=1, temperature=0.0)  # the prompt's KV is what is wanted
 
 
 class LLM:

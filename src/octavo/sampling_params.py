@@ -221,6 +221,9 @@ class SamplingParams:
                     raise _reject(name, token, f"a token id from 0 to {vocab_size - 1}")
 
 
+COMPUTE_ONLY = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)  # of a prompt whose KV is what is wanted
+
+
 @dataclass(frozen=True, kw_only=True)
 class BeamSearchParams:
     """The fields of one beam search, with the meanings that transformers gives them.

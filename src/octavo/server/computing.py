@@ -9,7 +9,7 @@ from fastapi import Request
 from pydantic import Field
 
 from octavo.outputs import RequestOutput
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import COMPUTE_ONLY
 from octavo.server.call import Call
 from octavo.server.context import ServerContext
 from octavo.server.errors import invalid
@@ -17,8 +17,6 @@ from octavo.server.generation import collect, make_submissions
 from octavo.server.prompts import read_prompt
 from octavo.server.protocol.base import IdentityFields
 from octavo.server.protocol.chat import MAX_MESSAGES, ChatMessage, ConversationFields
-
-COMPUTE_ONLY = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)  # the least that the engine does with a prompt
 
 
 class PromptFields(IdentityFields, ConversationFields):
