@@ -5,6 +5,9 @@
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(OCTAVO_HAVE_AVX512_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace octavo {
@@ -21,8 +24,16 @@ OCTAVO_DECLARE_TABLE(avx2)
 OCTAVO_DECLARE_TABLE(avx512)
 OCTAVO_DECLARE_TABLE(avx512_bf16)
 #endif
+#ifdef OCTAVO_HAVE_AVX512_AMX
+namespace avx512_amx {
+Kernel<LinearArgs> linear;
+}
+#endif
 #ifdef OCTAVO_HAVE_EMULATED512
 OCTAVO_DECLARE_TABLE(emulated512)
+namespace emulated_amx {
+Kernel<LinearArgs> linear;
+}
 #endif
 #ifdef OCTAVO_HAVE_NEON
 OCTAVO_DECLARE_TABLE(neon)
@@ -42,6 +53,27 @@ namespace {
 
 [[maybe_unused]] bool has_avx512_bf16() {
   return has_x86_64_v4() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+}
+
+#ifdef OCTAVO_HAVE_AVX512_AMX
+// Asks the system for room for the tiles of this process's threads; it answers no where it does not know them.
+bool may_use_tiles() {
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM, which older headers lack
+  constexpr unsigned long kTileData = 18;     // the number of that state in XCR0
+  static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return permitted;
+}
+
+// The compiler's checks look at CPUID and at XCR0.
+bool has_avx512_amx() {
+  return has_avx512_bf16() && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+         may_use_tiles();
+}
+#endif
+
+[[maybe_unused]] KernelTable with_linear(KernelTable kernels, Kernel<LinearArgs>* linear) {
+  kernels.linear = linear;
+  return kernels;
 }
 #elif defined(__aarch64__)
 bool has_neon_bf16() {
@@ -63,7 +95,15 @@ std::vector<InstructionSet> runnable_instruction_sets() {
   if (has_x86_64_v3()) sets.push_back({"avx2", &avx2::kKernelTable, &avx2::kProbeTable});
 #endif
 #ifdef OCTAVO_HAVE_EMULATED512
-  if (has_x86_64_v3()) sets.push_back({"emulated512", &emulated512::kKernelTable, &emulated512::kProbeTable});
+  static const KernelTable emulated_amx_kernels = with_linear(emulated512::kKernelTable, emulated_amx::linear);
+  if (has_x86_64_v3()) {
+    sets.push_back({"emulated512", &emulated512::kKernelTable, &emulated512::kProbeTable});
+    sets.push_back({"emulated_amx", &emulated_amx_kernels, &emulated512::kProbeTable});
+  }
+#endif
+#ifdef OCTAVO_HAVE_AVX512_AMX  // behind all others: no processor that has it has run these kernels yet
+  static const KernelTable amx_kernels = with_linear(avx512_bf16::kKernelTable, avx512_amx::linear);
+  if (has_avx512_amx()) sets.push_back({"avx512_amx", &amx_kernels, &avx512_bf16::kProbeTable});
 #endif
 #ifdef OCTAVO_HAVE_NEON
   if (has_neon_bf16()) sets.push_back({"neon_bf16", &neon_bf16::kKernelTable, &neon_bf16::kProbeTable});

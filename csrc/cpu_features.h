@@ -14,10 +14,10 @@ struct InstructionSet {
   const ProbeTable* probes;
 };
 
-// The compiled sets that this processor can run, best first.
+// The compiled sets that this processor can run: best first, and behind them those that serve only by name.
 std::vector<InstructionSet> runnable_instruction_sets();
 
-// Returns the set with that name, or the best one when the name is empty.
+// Returns the set with that name, or the first one when the name is empty.
 // Throws std::invalid_argument when there is none.
 InstructionSet find_instruction_set(const std::string& name);
 

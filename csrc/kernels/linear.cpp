@@ -4,6 +4,7 @@
 // the inputs in one order: between chunks of inputs the partial sums rest in memory, unrounded. Twin: linear in
 // reference.py.
 #include "kernels/kernels.h"
+#include "kernels/linear_amx.h"
 #include "kernels/linear_float.h"
 #include "kernels/linear_grouped.h"
 
@@ -70,13 +71,15 @@ void multiply_segment(const LinearArgs& args, Range rows, const WeightSegment& s
   const int64_t num_rows = rows.end - rows.begin;
   // An odd number of cache lines, so that rows do not compete for the same sets of a cache.
   const int64_t row_bytes = (Panel::row_bytes(num_groups) + 63) / 128 * 128 + 64;
-  const int64_t sums_bytes = max_of(num_rows, Panel::kRowPanels) * kPanelWidth * sizeof(float);
-  std::byte* scratch = worker.scratch(sums_bytes + kFloatChunkBytes + num_rows * row_bytes);
+  const int64_t room_rows = ceil_div(num_rows, Panel::kRowBlock) * Panel::kRowBlock;
+  const int64_t sums_bytes = max_of(room_rows, Panel::kRowPanels) * kPanelWidth * sizeof(float);
+  std::byte* scratch = worker.scratch(sums_bytes + kFloatChunkBytes + room_rows * row_bytes);
   float* sums = reinterpret_cast<float*>(scratch);
   const PreparedRows prepared{scratch + sums_bytes + kFloatChunkBytes, row_bytes, num_rows};
   for (int64_t row = 0; row < num_rows; ++row) {
     Panel::prepare(args.x + (rows.begin + row) * args.x_stride, args.weight->num_inputs, num_groups, prepared.row(row));
   }
+  [[maybe_unused]] const typename Panel::Setup setup{};
   while (panels.begin < panels.end) {
     const int64_t output = panels.begin * kPanelWidth;
     const int64_t num_panels = multiply_panels<Panel>(prepared, segment, panels, sums, scratch + sums_bytes);
@@ -93,7 +96,7 @@ MultiplySegment* kernel_for(PanelKind kind) {
     case PanelKind::kFp32:
       return multiply_segment<Fp32Panel>;
     case PanelKind::kBf16:
-      return multiply_segment<Bf16DotPanel>;
+      return multiply_segment<Bf16TilePanel>;
     case PanelKind::kInt8:
       return multiply_segment<GroupedPanel<Int8Dot, PanelKind::kInt8, uint16_t>>;
     case PanelKind::kInt8Minimum:

@@ -73,7 +73,7 @@ struct FloatTile {
   }
 };
 
-struct FloatRows {
+struct FloatRows : PlainPanel {
   static constexpr int kRowPanels = 1;
 
   static int64_t row_bytes(int64_t num_groups) { return num_groups * kGroupSize * sizeof(float); }
@@ -192,7 +192,7 @@ struct Bf16DotTile {
   }
 };
 
-struct Bf16DotPanel {
+struct Bf16DotPanel : PlainPanel {
   static constexpr int kRowPanels = 1;
   static constexpr int64_t kChunkGroups = 12;  // 384 inputs of 32 bf16 are 24 KiB
 

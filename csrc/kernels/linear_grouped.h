@@ -159,7 +159,7 @@ struct GroupedTile {
 };
 
 template <class Dot, PanelKind kKind, class Scale>
-struct GroupedPanel {
+struct GroupedPanel : PlainPanel {
   using Tile = GroupedTile<Dot, kKind, Scale>;
   using Activations = typename Tile::Activations;
   static constexpr int kRowPanels = 1;

@@ -21,6 +21,12 @@ struct PreparedRows {
   std::byte* row(int64_t index) const { return data + index * stride; }
 };
 
+// What a kind of panel needs around a product, where nothing: rows in blocks of any size, and no set-up.
+struct PlainPanel {
+  struct Setup {};
+  static constexpr int64_t kRowBlock = 1;
+};
+
 // Reads a word of prepared inputs.
 static inline int32_t load_word(const std::byte* p) {
   int32_t word;

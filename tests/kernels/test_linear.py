@@ -13,7 +13,7 @@ PANELS = [("f32", f) for f in FORMATS] + [("q8_0", "int8"), ("q5_1", "int8"), ("
 # One row, the edges of the register tiles and of the way with expanded weights, and more than a chunk of rows on one thread.
 ROW_COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 32, 64, 97, 200)
 # Instruction sets that multiply in bf16 or round activations to eight bits for int8 weights.
-NARROW_ACTIVATIONS = ("avx512_bf16", "emulated512", "neon_bf16")
+NARROW_ACTIVATIONS = ("avx512_bf16", "avx512_amx", "emulated512", "emulated_amx", "neon_bf16")
 
 
 def normal(rng, *shape):
