@@ -25,7 +25,10 @@ KERNELS_PATH: str = _cpu.__file__  # the compiled kernels: another build may rou
 
 
 def instruction_sets() -> list[str]:
-    """Returns the names of the instruction sets that this processor and this build can run, best first."""
+    """Returns the names of the instruction sets that this processor and this build can run.
+
+    The best one is first, and is taken where none is named; at the end are those that are used by name only.
+    """
     return _cpu.instruction_sets()
 
 
@@ -126,7 +129,7 @@ class CpuOperations(_RecordableOperations):
 
     Args:
         num_threads: threads that work together, the caller's included.
-        instruction_set: one of `instruction_sets()`; None takes the environment's ``OCTAVO_CPU_ISA``, or else the best.
+        instruction_set: one of `instruction_sets()`; None takes the environment's ``OCTAVO_CPU_ISA``, or else the first.
 
     Raises:
         ConfigError: the instruction set is not available here, ``num_threads`` < 1, or the system does not start so many.
