@@ -99,7 +99,10 @@ class ScriptedRunner:
             elif entry.is_last_chunk:
                 first = request.choice_index
                 for offset in range(sequence.num_choices):
-                    result.sampled.append((sequence, *self._next(sequence, request, first + offset)))
+                    token_id, logprobs = self._next(sequence, request, first + offset)
+                    result.sampled_for.append(sequence)
+                    result.token_ids.append(token_id)
+                    result.logprobs.append(logprobs)
             if request.params.prompt_logprobs is not None:
                 end = min(entry.start + entry.num_tokens, request.num_prompt_tokens - 1)
                 ids = sequence.token_ids[max(entry.start, request.num_prompt_logprobs) + 1 : end + 1]

@@ -8,7 +8,7 @@ from octavo.kernels.step_arrays import StepArrays
 from octavo.memory.block_table import BlockTable
 from octavo.memory.sequence_cache import SequenceCache
 from octavo.runner.batch_arrays import BatchArrays
-from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
+from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.sequence import Sequence
 
 BLOCK_SIZE, NUM_ROWS, NUM_GROUPS, MAX_BLOCKS = 16, 8, 2, 8
@@ -24,10 +24,18 @@ def make_sequence(source, row):
     return sequence
 
 
-def check(step, entries):
+def batch_of(entries, changed_tables):
+    """Returns a batch of sequences, each with its start and its number of tokens."""
+    batch = ScheduledBatch(changed_tables=changed_tables)
+    for entry in entries:
+        batch.add(*entry)
+    return batch
+
+
+def check(step, batch):
     """Compares the arrays with what each entry's sequence says."""
     place = 0
-    for index, entry in enumerate(entries):
+    for index, entry in enumerate(batch.entries):
         sequence = entry.sequence
         assert step.cu_seqlens_q[index] == place and step.table_rows[index] == sequence.row
         assert step.context_lens[index] == entry.start + entry.num_tokens
@@ -37,7 +45,7 @@ def check(step, entries):
                 slot = table.block_ids[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
                 assert step.slot_mapping[group, place] == slot
             place += 1
-    assert step.cu_seqlens_q[len(entries)] == place
+    assert step.cu_seqlens_q[len(batch.sequences)] == place
 
 
 @pytest.mark.parametrize("only_decodes", [True, False])
@@ -46,30 +54,30 @@ def test_arrays_of_steps_of_every_kind(only_decodes):
     step = StepArrays.allocate(max_tokens=1024, max_seqs=NUM_ROWS, num_groups=NUM_GROUPS, max_blocks_per_seq=MAX_BLOCKS)
     arrays = BatchArrays(step, BLOCK_SIZE)
     sequences = [make_sequence(source, row) for row in range(NUM_ROWS)]
-    for _ in range(20):
+    for number in range(20):
         chosen = source.sample(sequences, source.randrange(1, NUM_ROWS + 1))
         starts = [source.randrange(sequence.num_tokens) for sequence in chosen]
         counts = [
             1 if only_decodes else source.randrange(1, sequence.num_tokens - start + 1)
             for sequence, start in zip(chosen, starts, strict=True)
         ]
-        entries = [ScheduledSequence(*entry, True) for entry in zip(chosen, starts, counts, strict=True)]
-        sizes = arrays.fill(ScheduledBatch(entries, num_tokens=sum(counts)))
-        assert (sizes.num_tokens, sizes.num_seqs) == (sum(counts), len(entries))
-        check(step, entries)
+        batch = batch_of(zip(chosen, starts, counts, strict=True), sequences if number == 0 else [])
+        sizes = arrays.fill(batch)
+        assert (sizes.num_tokens, sizes.num_seqs) == (sum(counts), len(chosen))
+        check(step, batch)
 
 
 def test_a_block_that_is_replaced_or_added_is_seen_in_the_next_step():
     sequence = make_sequence(random.Random(6), 3)
     step = StepArrays.allocate(max_tokens=64, max_seqs=NUM_ROWS, num_groups=NUM_GROUPS, max_blocks_per_seq=MAX_BLOCKS)
     arrays = BatchArrays(step, BLOCK_SIZE)
-    entries = [ScheduledSequence(sequence, 0, 1, False)]
-    arrays.fill(ScheduledBatch(entries, num_tokens=1))
+    batch = batch_of([(sequence, 0, 1)], [sequence])
+    arrays.fill(batch)
     for table in sequence.cache.tables:
         table.replace(0, 7)
         table.append(11)
     sequence.cache.num_mirrored_blocks = 0
-    arrays.fill(ScheduledBatch(entries, num_tokens=1))
-    check(step, entries)
+    arrays.fill(batch)
+    check(step, batch)
     length = sequence.cache.table_length
     assert (step.block_tables[:, 3, :length] == [table.block_ids for table in sequence.cache.tables]).all()

@@ -1,7 +1,5 @@
 """`octavo.runner.sampler`, `octavo.runner.step_plan`: what is kept from step to step changes no draw."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from octavo.kernels.reference import ReferenceOperations
@@ -9,7 +7,7 @@ from octavo.runner.sampler import DrawPlan, Sampler
 from octavo.runner.sampling_request import SamplingRequest
 from octavo.runner.step_plan import StepPlan
 from octavo.sampling_params import SamplingParams
-from octavo.scheduler.batch import ScheduledSequence
+from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.sequence import Sequence
 
 VOCAB_SIZE = 64
@@ -46,36 +44,43 @@ def test_a_kept_plan_draws_what_a_new_one_draws():
             known.append(drawn[first])
 
 
-def entries_of(requests, *, is_last=True):
-    sequences = [Sequence(index, [1, 2, 3], 64) for index in range(len(requests))]
-    return [ScheduledSequence(sequence, 2, 1, is_last) for sequence in sequences]
+def sequences_of(requests):
+    return [Sequence(index, [1, 2, 3], 64) for index in range(len(requests))]
+
+
+def batch_of(sequences, *, unfinished=()):
+    """Returns a batch that computes each sequence's newest token, or, of those at the places ``unfinished``, the one before it."""
+    batch = ScheduledBatch()
+    for place, sequence in enumerate(sequences):
+        batch.add(sequence, sequence.num_tokens - 1 - (place in unfinished), 1)
+    return batch
 
 
 def test_a_plan_holds_as_long_as_the_same_sequences_want_the_same():
     requests = dict(enumerate(requests_of(1.0, 0.7)))
-    entries = entries_of(requests)
-    plan = StepPlan(entries, requests, 8)
-    assert plan.is_for([replace(entry, start=9) for entry in entries])
-    assert not plan.is_for(entries[::-1]) and not plan.is_for(entries[:1])
-    assert not plan.is_for([entries[0], replace(entries[1], is_last_chunk=False)])
-    assert plan.is_for(entries)
-    entries[1].sequence.num_choices = 2
-    assert not StepPlan(entries, requests, 8).is_for(entries)
+    sequences = sequences_of(requests)
+    plan = StepPlan(batch_of(sequences), requests, 8)
+    assert not plan.is_for(batch_of(sequences[::-1])) and not plan.is_for(batch_of(sequences[:1]))
+    assert not plan.is_for(batch_of(sequences, unfinished=[1]))
+    sequences[0].token_ids.append(4)
+    assert plan.is_for(batch_of(sequences))
+    sequences[1].num_choices = 2
+    assert not StepPlan(batch_of(sequences), requests, 8).is_for(batch_of(sequences))
 
 
 def test_a_plan_cuts_the_rows_into_parts_and_leaves_out_what_is_not_due():
     requests = dict(enumerate(requests_of(1.0, 0.7, 0.5, 0.2)))
-    entries = entries_of(requests)
-    entries[1] = replace(entries[1], is_last_chunk=False)
-    plan = StepPlan(entries, requests, 2)
+    sequences = sequences_of(requests)
+    plan = StepPlan(batch_of(sequences, unfinished=[1]), requests, 2)
     assert [part.indices for part in plan.parts] == [[0, 2], [3]]
-    assert [part.sequences for part in plan.parts] == [[entries[0].sequence, entries[2].sequence], [entries[3].sequence]]
+    assert [part.drawn_for for part in plan.parts] == [[sequences[0], sequences[2]], [sequences[3]]]
+    assert all(part.token_ids[0] is part.drawn_for[0].token_ids for part in plan.parts)
     assert [part.draws.requests for part in plan.parts] == [[requests[0], requests[2]], [requests[3]]]
 
 
 def test_a_sequence_that_starts_choices_is_drawn_for_once_for_each():
     requests = dict(enumerate(requests_of(1.0, 0.7)))
-    entries = entries_of(requests)
-    entries[0].sequence.num_choices = 3
-    (part,) = StepPlan(entries, requests, 8).parts
-    assert part.drawn_for == [entries[0].sequence] * 3 + [entries[1].sequence]
+    sequences = sequences_of(requests)
+    sequences[0].num_choices = 3
+    (part,) = StepPlan(batch_of(sequences), requests, 8).parts
+    assert part.drawn_for == [sequences[0]] * 3 + [sequences[1]]

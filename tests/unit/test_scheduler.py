@@ -223,22 +223,36 @@ def test_salted_prompts_share_nothing():
     assert (first.num_hit_tokens, second.num_hit_tokens) == (0, 0)
 
 
-def test_forked_choices_share_their_prompt():
-    bench = Bench(64, budget=64)
-    lead = bench.add(range(18), 6, num_choices=3)
-    batch = bench.scheduler.schedule()
-    bench.scheduler.update(batch)
-    children = [Sequence(10 + index, list(lead.token_ids), lead.max_tokens) for index in range(2)]
+def start_choices(bench, prompt, num_new, num_choices):
+    """Computes a prompt and returns the choices that it starts, each with its first token."""
+    lead = bench.add(prompt, num_new, num_choices=num_choices)
+    bench.scheduler.update(bench.scheduler.schedule())
+    children = [Sequence(10 + index, list(lead.token_ids), lead.max_tokens) for index in range(1, num_choices)]
     for child in children:
         bench.scheduler.fork(lead, child)
-    assert bench.kv.stats().num_used_blocks == 5
     for sequence in (lead, *children):
         bench.sample(sequence)
+    return [lead, *children]
+
+
+def test_forked_choices_share_their_prompt():
+    bench = Bench(64, budget=64)
+    choices = start_choices(bench, range(18), 6, 3)
+    assert bench.kv.stats().num_used_blocks == 5
     batch = bench.step()
-    assert set(batch.admitted) == set(children)
+    assert set(batch.admitted) == set(choices[1:])
     assert len(batch.block_copies) == 2
     assert bench.kv.stats().num_used_blocks == 7
     bench.run(max_steps=20)
+
+
+def test_what_was_given_room_in_a_step_keeps_it():
+    bench = Bench(3)
+    first, second, third, last = start_choices(bench, range(4), 3, 4)  # each needs a block; of the last, no block is its own
+    batch = bench.step()
+    assert (batch.sequences, batch.preempted) == ([first, second], [last, third])
+    assert batch.changed_tables == [second, first, second]
+    bench.run(max_steps=30)
 
 
 def test_finishing_in_any_state_gives_everything_back():

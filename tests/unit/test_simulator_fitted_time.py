@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from octavo.errors import ConfigError
-from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
+from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.sequence import Sequence
 from octavo.simulator.fitted_time import TERMS, FittedStepTime, fit, fit_rates, load_rates, run_error
 from octavo.simulator.step_time import ModelCosts
@@ -20,8 +20,10 @@ SECONDS = {"steps": 0.004, "tokens": 1e-3, "answer_tokens": 2e-4, "read_slots": 
 
 def batch(*entries: tuple[int, int, bool]) -> ScheduledBatch:
     """Returns a batch of sequences: computed tokens, scheduled tokens, and whether all that there are."""
-    scheduled = [ScheduledSequence(Sequence(index, [], 128), *entry) for index, entry in enumerate(entries)]
-    return ScheduledBatch(scheduled, num_tokens=sum(num_tokens for _, num_tokens, _ in entries))
+    scheduled = ScheduledBatch()
+    for index, (start, num_tokens, is_all) in enumerate(entries):
+        scheduled.add(Sequence(index, [7] * (start + num_tokens + (not is_all)), 128), start, num_tokens)
+    return scheduled
 
 
 def seconds_of(work: StepWork) -> float:
@@ -45,7 +47,7 @@ def rates(runs=None):
 
 
 def test_decodes_read_slots_and_pieces_of_prompts_attend() -> None:
-    counted = WorkCounter(MODEL.windows).count(batch((9, 1, True), (0, 3, False)).entries)
+    counted = WorkCounter(MODEL.windows).count(batch((9, 1, True), (0, 3, False)))
     # One token sees 10 in two layers and 4 in the windowed one; the middle of three sees 2 in each.
     assert counted == StepWork(1, 4, 1, 2 * 10 + 4, 3 * 3 * 2)
 
@@ -86,7 +88,7 @@ def test_a_run_takes_its_steps_together() -> None:
 def test_fitted_seconds_make_a_steps_time() -> None:
     step_time = FittedStepTime(MODEL, rates(make_runs()))
     step = batch((9, 1, True), (0, 3, False))
-    assert step_time.seconds(step) == pytest.approx(seconds_of(WorkCounter(MODEL.windows).count(step.entries)))
+    assert step_time.seconds(step) == pytest.approx(seconds_of(WorkCounter(MODEL.windows).count(step)))
     assert step_time.seconds(step, 10) - step_time.seconds(step) == pytest.approx(2 * 10 * 3 * SECONDS["read_slots"])
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
+from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.sequence import Sequence
 from octavo.simulator.statistics import Durations, Goals
 from octavo.simulator.step_time import OPT_13B, MachineRates, ModelCosts, Roofline
@@ -14,8 +14,10 @@ MODEL = ModelCosts(1000, 2000, 8, (None, None, 4), 5, 128, None)
 
 def batch(*entries: tuple[int, int]) -> ScheduledBatch:
     """Returns a batch of sequences, each with its computed and its scheduled tokens."""
-    scheduled = [ScheduledSequence(Sequence(index, [], 128), *entry, True) for index, entry in enumerate(entries)]
-    return ScheduledBatch(scheduled, num_tokens=sum(num_tokens for _, num_tokens in entries))
+    scheduled = ScheduledBatch()
+    for index, (start, num_tokens) in enumerate(entries):
+        scheduled.add(Sequence(index, [7] * (start + num_tokens), 128), start, num_tokens)
+    return scheduled
 
 
 def test_reading_counts_weights_once_and_each_context() -> None:

@@ -41,7 +41,7 @@ class BeamGroup:
         choices = self._request.choices
         if any(choice.sequence.sequence_id not in self._scored for choice in choices):
             return False
-        self._request.num_generated_tokens += len(choices)
+        self._request.num_past_generated_tokens += len(choices)
         scores = [self._scored[choice.sequence.sequence_id] for choice in choices]
         candidates = [zip(entry.token_ids[1:], entry.logprobs[1:], strict=True) for entry in scores]
         live = self._search.advance(self._answers(), candidates)

@@ -56,7 +56,7 @@ class PastRequest:
 
 def past_request(request: Request) -> PastRequest:
     """Returns what can be branched off from a request, as it is now."""
-    answers = [array("i", choice.output.token_ids) for choice in request.choices]
+    answers = [array("i", choice.result().token_ids) for choice in request.choices]
     return PastRequest(array("i", request.prompt.token_ids), answers, request.params, request.priority, request.cache_salt)
 
 

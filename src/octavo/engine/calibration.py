@@ -62,7 +62,7 @@ def run_shape(engine: Engine, windows: Sequence[int | None], shape: Shape) -> li
         engine.add_request(prompt, SamplingParams(temperature=0.0, max_tokens=num_answer_tokens, ignore_eos=True, detokenize=False))
 
     def note(batch: ScheduledBatch, seconds: float) -> None:
-        steps.append((counter.count(batch.entries), seconds))
+        steps.append((counter.count(batch), seconds))
 
     engine.on_step = note
     try:

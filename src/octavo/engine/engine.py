@@ -271,7 +271,7 @@ class Engine:
         started = time.perf_counter()
         self._scheduler.kv.retention.set_time(time.monotonic())
         batch = self._schedule()
-        if not batch.entries:
+        if not batch.sequences:
             return []
         self._note_admissions(batch)
         scheduled = time.perf_counter()
@@ -337,7 +337,7 @@ class Engine:
         self.tier.poll()
         batch = self._scheduler.schedule()
         self.tier.submit(block_id for pair in batch.block_copies for block_id in pair)
-        if not batch.entries and self.tier.is_reading:
+        if not batch.sequences and self.tier.is_reading:
             self.tier.wait(DISK_WAIT_SECONDS)
         return batch
 
@@ -346,9 +346,13 @@ class Engine:
         for sequence_id, scored in result.prompt_logprobs.items():
             self._add_prompt_logprobs(choices[sequence_id].request, scored)
         deltas = [self._embed(choices[sequence.sequence_id], vector, now) for sequence, vector in result.embedded]
-        sampled = iter(result.sampled)
+        sampled = zip(result.sampled_for, result.token_ids, result.logprobs, strict=True)
         for sequence, token_id, logprobs in sampled:
             choice = choices[sequence.sequence_id]
+            delta = choice.append_plain(token_id)
+            if delta is not None:
+                deltas.append(delta)
+                continue
             if choice.request.is_beam_search:
                 deltas += self._score(choice, logprobs, now)
                 continue
@@ -372,9 +376,9 @@ class Engine:
 
     def _append(self, choice: Choice, token_id: int, logprobs: TokenLogprobs | None, now: float, deltas: list[OutputDelta]) -> None:
         """Gives a choice its next token, and adds to ``deltas`` what callers may see of it."""
-        request = choice.request
+        request, is_first = choice.request, choice.num_tokens == 0
         delta = choice.append(token_id, logprobs)
-        if len(choice.output.token_ids) <= 1:
+        if is_first:
             request.note_token(now)
             delta.prompt_logprobs = request.prompt_logprobs
         if delta.finish_reason is not None:

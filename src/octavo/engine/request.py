@@ -3,7 +3,7 @@
 Owns: the pairing of a request's choices with their sequences, texts and reasons to end. Must not know: scheduling, memory, arrays.
 
 Invariants:
-1. A choice's answer grows only in `Choice.append`, and not at all after its finish reason is set; `Choice.result` has all its text.
+1. A choice's answer grows only in `Choice.append_plain` and `Choice.append`, and not at all after its finish reason is set.
 2. The end is decided by one order: the model's end token, stop token, stop string, length.
 """
 
@@ -61,7 +61,11 @@ def describe_logprobs(logprobs: TokenLogprobs, tokenizer: Tokenizer) -> dict[int
 
 
 class Choice:
-    """One answer in the making."""
+    """One answer in the making.
+
+    Attributes:
+        output: its index and why it ended; tokens and text are complete in `result` only.
+    """
 
     def __init__(self, request: "Request", sequence: Sequence, sampling: SamplingRequest, tokenizer: Tokenizer):
         params = request.params
@@ -72,31 +76,38 @@ class Choice:
         self.output.logprobs = None if params.logprobs is None else []
         self._pieces: list[str] = []  # text that `output` lacks
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens) if params.detokenize else None
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
         self._matcher = StopStringMatcher(params.stop, include_match=params.include_stop_str_in_output) if params.stop else None
         self._min_tokens = params.min_tokens
         self._stop_tokens = sampling.end_token_ids.union(params.stop_token_ids)
+        self._special_tokens = self._stop_tokens | {NO_TOKEN}
+        self._num_plain_tokens = 0  # while the sequence has fewer, a token can do nothing but add text, unless it is special
         # A constrained answer ends where the constraint says that it is complete, before min_tokens or not.
         self._num_unstoppable = 0 if sampling.constraint is not None else params.min_tokens
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the answer so far."""
+        return self.sequence.num_tokens - self.sequence.num_prompt_tokens
+
+    def append_plain(self, token_id: int) -> OutputDelta | None:
+        """Takes the sequence's next token if it can do nothing but add text, as most can; else returns None: see `append`."""
+        token_ids = self.sequence.token_ids
+        if len(token_ids) >= self._num_plain_tokens or token_id in self._special_tokens:
+            return None
+        token_ids.append(token_id)
+        text = self._detokenizer.append(token_id)
+        self._pieces.append(text)
+        return OutputDelta(self.request.request_id, self.output.index, text, [token_id])
+
     def append(self, token_id: int, logprobs: TokenLogprobs | None) -> OutputDelta:
-        """Takes the sequence's next token and returns what it adds to the answer."""
+        """Takes the sequence's next token, whatever it is, and returns what it adds to the answer."""
         if token_id == NO_TOKEN:
             return self._delta([], self._flush(), None, "stop", NO_TOKEN_REASON)
-        sequence, output = self.sequence, self.output
-        sequence.token_ids.append(token_id)
-        output.token_ids.append(token_id)
-        self.request.num_generated_tokens += 1
+        if self._is_plain:
+            self._num_plain_tokens = self.sequence.max_tokens - 1
+        self.sequence.token_ids.append(token_id)
         described = None if logprobs is None else self._describe(logprobs)
-        if self._matcher is not None or token_id in self._stop_tokens or len(sequence.token_ids) >= sequence.max_tokens:
-            return self._append_watched(token_id, described)
-        text = self._detokenizer.append(token_id) if self._detokenizer is not None else ""
-        if text:
-            self._pieces.append(text)
-        return OutputDelta(self.request.request_id, output.index, text, [token_id], described)
-
-    def _append_watched(self, token_id: int, described: list[dict[int, Logprob]] | None) -> OutputDelta:
-        """Does the same for a token that may end the answer."""
         finish_reason, stop_reason = self._reason_to_end(token_id)
         text, matched = self._text_of(token_id, ends_by_token=finish_reason == "stop")
         if matched is not None:
@@ -104,6 +115,12 @@ class Choice:
         elif finish_reason is not None:
             text += self._flush()
         return self._delta([token_id], text, described, finish_reason, stop_reason)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether tokens after the first mean nothing but text: nothing is searched in it, and nothing else is told of them."""
+        is_text_alone = self._matcher is None and self.sampling.num_logprobs is None and not self.request.is_held_back
+        return is_text_alone and self.request.params.detokenize
 
     def with_output(self, output: CompletionOutput) -> "Choice":
         """Returns a choice that ended with another output."""
@@ -117,10 +134,12 @@ class Choice:
 
     def result(self) -> CompletionOutput:
         """Returns the answer as it stands."""
-        if self._pieces:  # joined when somebody looks, so that a token costs the same however long the answer is
-            self.output.text += "".join(self._pieces)
+        output, sequence = self.output, self.sequence
+        if not self.request.is_beam_search:  # written when somebody looks, so that a token costs little
+            output.token_ids += sequence.token_ids[sequence.num_prompt_tokens + len(output.token_ids) :]
+            output.text += "".join(self._pieces)
             self._pieces.clear()
-        return self.output
+        return output
 
     def abort(self) -> OutputDelta:
         """Ends the choice from outside; text that was held back is released."""
@@ -151,7 +170,7 @@ class Choice:
         return described
 
     def _reason_to_end(self, token_id: int) -> tuple[str | None, str | int | None]:
-        if token_id in self._stop_tokens and len(self.output.token_ids) >= self._num_unstoppable:
+        if token_id in self._stop_tokens and self.num_tokens >= self._num_unstoppable:
             return "stop", None if token_id in self.sampling.end_token_ids else token_id
         if len(self.sequence.token_ids) >= self.sequence.max_tokens:
             return "length", None
@@ -163,16 +182,15 @@ class Choice:
         Text of the first ``min_tokens`` tokens is not searched for stop strings. The token that ends an answer adds no text
         unless the request wants to see what stopped it.
         """
-        if self._detokenizer is None or (ends_by_token and not self.request.params.include_stop_str_in_output):
+        params = self.request.params
+        if not params.detokenize or (ends_by_token and not params.include_stop_str_in_output):
             return "", None
         piece = self._detokenizer.append(token_id)
-        if self._matcher is None or len(self.output.token_ids) < self._min_tokens:
+        if self._matcher is None or self.num_tokens < self._min_tokens:
             return piece, None
         return self._matcher.feed(piece)
 
     def _flush(self) -> str:
-        if self._detokenizer is None:
-            return ""
         rest = self._detokenizer.flush()
         if self._matcher is None:
             return rest
@@ -189,8 +207,8 @@ class Request:
         retentions: what is asked for its blocks when they become cached.
         is_beam_search: its choices are beams until the search is over.
         is_held_back: more choices are made than are returned, and the best are known only at the end.
-        num_generated_tokens: of all its choices, also those that are not returned.
         num_past_preemptions, num_past_recomputed_tokens: of its sequences that are gone.
+        num_past_generated_tokens: of its choices that are gone; of a beam search, all.
         embedding: the vector of a prompt that is embedded; None before, and for one that is continued.
     """
 
@@ -204,9 +222,9 @@ class Request:
     choices: list[Choice] = field(default_factory=list)
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     is_beam_search: bool = False
-    num_generated_tokens: int = 0
     num_past_preemptions: int = 0
     num_past_recomputed_tokens: int = 0
+    num_past_generated_tokens: int = 0
     embedding: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -238,6 +256,12 @@ class Request:
         )
 
     @property
+    def num_generated_tokens(self) -> int:
+        """Tokens of all its choices and beams, also of those that are not returned."""
+        num_present = 0 if self.is_beam_search else sum(choice.num_tokens for choice in self.choices)
+        return self.num_past_generated_tokens + num_present
+
+    @property
     def is_finished(self) -> bool:
         """True when every choice has ended."""
         is_begun = len(self.choices) == self.params.num_choices
@@ -257,9 +281,10 @@ class Request:
         """Keeps those of more choices than are returned whose tokens are most likely on average, best first."""
         if len(self.choices) <= self.params.n:
             return
-        self.choices.sort(key=lambda choice: -mean_logprob(choice.output))
+        self.choices.sort(key=lambda choice: -mean_logprob(choice.result()))
         for choice in self.choices[self.params.n :]:
             self.forget(choice.sequence)
+            self.num_past_generated_tokens += choice.num_tokens
         del self.choices[self.params.n :]
         for index, choice in enumerate(self.choices):
             choice.output.index = index

@@ -78,7 +78,7 @@ class StatsCollector:
         """Counts one computed step and the time of its parts."""
         self.num_steps += 1
         self.num_preemptions += len(batch.preempted)
-        self.num_peak_running = max(self.num_peak_running, len(batch.entries))
+        self.num_peak_running = max(self.num_peak_running, len(batch.sequences))
         self.num_computed_tokens += batch.num_tokens
         self.schedule_seconds += schedule_seconds
         self.execute_seconds += execute_seconds

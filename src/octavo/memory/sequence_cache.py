@@ -1,7 +1,7 @@
 """What the memory knows of one sequence.
 
 Owns: the sequence's block tables and its place in the prefix tree. Must not know: the sequence's tokens or who schedules it.
-Changed by `KVManager` only.
+Changed by `KVManager` only; the scheduler counts computed tokens as long as blocks do not change.
 
 Invariants:
 1. All tables have the same length and cover at least ``num_computed_tokens`` positions.
@@ -26,7 +26,7 @@ class SequenceCache:
         num_computed_tokens: tokens whose K/V is in memory.
         num_writable_tokens: see invariant 2.
         num_mirrored_blocks: entries of each table that a mirror of the tables has.
-        next_commit_tokens: number of computed tokens at which blocks change; a commit below it only counts.
+        next_commit_tokens: number of computed tokens at which blocks change; below it, they need only be counted.
         tables: one per layer group.
         node: the deepest node on the sequence's path, ``num_registered_blocks`` below the root; None = not looked up yet.
         announced: nodes that this sequence said it would compute.

@@ -13,6 +13,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from octavo.errors import RequestError, UnsupportedModelError
@@ -42,6 +43,10 @@ class Tokenizer:
         backend: the library's tokenizer; this object takes it over.
         bos_id: the beginning-of-sequence token, if the model has one.
         eos_id: the end-of-sequence token, if the model has one.
+
+    Attributes:
+        ordinary_text: returns what a token adds to the text if it is no control token and its bytes are whole characters, else
+            None; the answers are remembered.
     """
 
     def __init__(self, backend: "Backend", *, bos_id: int | None, eos_id: int | None):
@@ -56,7 +61,7 @@ class Tokenizer:
         self._added_bytes = {token_id: token.content.encode() for token_id, token in added.items()}
         self._piece_bytes = _piece_decoder(backend)
         self._known_bytes: dict[int, bytes] = {}  # of the tokens asked for so far
-        self._ordinary_texts: dict[int, str | None] = {}  # likewise
+        self.ordinary_text = cache(self._read_ordinary_text)
         self.control_text = ControlText(backend, {token_id: added[token_id].content for token_id in self._special_ids})
         self.vocab_size = max(backend.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in (*added, -1)))
 
@@ -122,12 +127,6 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """Returns `token_bytes` as text; a part of a character becomes U+FFFD."""
         return self.token_bytes(token_id).decode(errors="replace")
-
-    def ordinary_text(self, token_id: int) -> str | None:
-        """Returns what a token adds to the text if it is no control token and its bytes are whole characters, else None."""
-        if token_id not in self._ordinary_texts:
-            self._ordinary_texts[token_id] = self._read_ordinary_text(token_id)
-        return self._ordinary_texts[token_id]
 
     def _read_ordinary_text(self, token_id: int) -> str | None:
         if token_id in self._special_ids:

@@ -4,7 +4,7 @@ Owns: the step's arrays and the mirror of every running sequence's block table. 
 
 Invariants:
 1. ``step.block_tables[group, row]`` equals the block table of the sequence that has the row, as of this step.
-2. Per-token work is done by numpy over the whole step, per-sequence work touches a few numbers.
+2. Per-token work is done by numpy over the whole step; of a sequence a few numbers are touched, its tables when they change.
 """
 
 from dataclasses import dataclass, fields
@@ -13,7 +13,8 @@ from itertools import chain
 import numpy as np
 
 from octavo.kernels.step_arrays import StepArrays
-from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
+from octavo.scheduler.batch import ScheduledBatch
+from octavo.scheduler.sequence import Sequence
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,11 @@ class BatchArrays:
 
     def fill(self, batch: ScheduledBatch) -> StepSizes:
         """Writes the batch's tokens, positions, slots and tables into the step's arrays."""
-        step, entries, num_tokens = self.step, batch.entries, batch.num_tokens
-        num_seqs = len(entries)
-        self._mirror_tables(entries)
-        rows = np.array([entry.sequence.row for entry in entries], np.int32)
-        starts = np.array([entry.start for entry in entries], np.int32)
-        counts = np.array([entry.num_tokens for entry in entries], np.int32)
+        step, num_tokens, num_seqs = self.step, batch.num_tokens, len(batch.sequences)
+        self._mirror_tables(batch.changed_tables)
+        rows = np.array([sequence.row for sequence in batch.sequences], np.int32)
+        starts = np.array(batch.starts, np.int32)
+        counts = np.array(batch.counts, np.int32)
         step.token_ids[:num_tokens] = _token_ids(batch)
         step.table_rows[:num_seqs] = rows
         np.add(starts, counts, out=step.context_lens[:num_seqs])
@@ -64,21 +64,19 @@ class BatchArrays:
         np.multiply(step.block_tables[:, rows, indices], size, out=slots, dtype=np.int64)
         slots += offsets
 
-    def _mirror_tables(self, entries: list[ScheduledSequence]) -> None:
-        """Writes what changed in the tables of the step's sequences; in most steps of most sequences nothing did."""
-        for entry in entries:
-            cache = entry.sequence.cache
-            assert cache is not None, "a scheduled sequence holds a cache"
-            if cache.num_mirrored_blocks != len(cache.tables[0].block_ids):
-                changed = cache.drain_changes()
-                rows = self.step.block_tables[:, entry.sequence.row, changed.start : changed.stop]
-                rows[:] = [table.block_ids[changed.start :] for table in cache.tables]
+    def _mirror_tables(self, sequences: list[Sequence]) -> None:
+        """Writes what changed in the tables of running sequences."""
+        for sequence in sequences:
+            assert sequence.cache is not None, "a running sequence holds a cache"
+            changed = sequence.cache.drain_changes()
+            rows = self.step.block_tables[:, sequence.row, changed.start : changed.stop]
+            rows[:] = [table.block_ids[changed.start :] for table in sequence.cache.tables]
 
 
 def _token_ids(batch: ScheduledBatch) -> list[int]:
-    """Returns the tokens of all entries, one after the other."""
-    entries = batch.entries
-    if batch.num_tokens == len(entries):
-        return [entry.sequence.token_ids[entry.start] for entry in entries]
-    pieces = (entry.sequence.token_ids[entry.start : entry.start + entry.num_tokens] for entry in entries)
+    """Returns the tokens of all sequences, one after the other."""
+    starts = zip(batch.sequences, batch.starts, strict=True)
+    if batch.num_tokens == len(batch.sequences):
+        return [sequence.token_ids[start] for sequence, start in starts]
+    pieces = (sequence.token_ids[start : start + count] for (sequence, start), count in zip(starts, batch.counts, strict=True))
     return list(chain.from_iterable(pieces))

@@ -27,21 +27,22 @@ from octavo.runner.step_plan import StepPlan
 from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
 from octavo.scheduler.sequence import Sequence
 
-# A sequence, the id drawn for it or `NO_TOKEN`, and its log-probabilities where they are wanted.
-SampledToken = tuple[Sequence, int, TokenLogprobs | None]
-
 
 @dataclass
 class StepResult:
     """What a step found out.
 
     Attributes:
-        sampled: of each sequence whose last known token was computed, its new token, or one for each choice that it starts.
+        sampled_for: sequences whose last known token was computed, each as often as it starts choices.
+        token_ids: the id drawn for each of those, or `NO_TOKEN`.
+        logprobs: its log-probabilities where they are wanted.
         prompt_logprobs: by sequence id, entries for the prompt positions that follow the step's tokens.
         embedded: each sequence whose prompt was pooled to its end, with its vector.
     """
 
-    sampled: list[SampledToken] = field(default_factory=list)
+    sampled_for: list[Sequence] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     embedded: list[tuple[Sequence, np.ndarray]] = field(default_factory=list)
 
@@ -91,18 +92,19 @@ class ModelRunner:
         if self.kv_check is not None:
             self.kv_check.before_forward(batch)
         plan = self._plan
-        if plan is None or not plan.is_for(batch.entries):
-            plan = self._plan = StepPlan(batch.entries, requests, len(self._logits))
+        if plan is None or not plan.is_for(batch):
+            plan = self._plan = StepPlan(batch, requests, len(self._logits))
         for index in plan.constrained:
-            plan.samplings[index].prepare(batch.entries[index].sequence.token_ids)
+            plan.samplings[index].prepare(batch.sequences[index].token_ids)
         self._forward.run(sizes)
         if self.kv_check is not None:
             self.kv_check.after_forward(batch)
         result = StepResult()
         self._sample(plan, result)
+        entries = batch.entries if plan.readers else []
         for index in plan.readers:
             first_row = int(self._arrays.step.cu_seqlens_q[index])
-            self._read_prompt(batch.entries[index], plan.samplings[index], first_row, result)
+            self._read_prompt(entries[index], plan.samplings[index], first_row, result)
         return result
 
     @property
@@ -143,8 +145,10 @@ class ModelRunner:
         last_rows = self._arrays.step.cu_seqlens_q[1 : len(plan.samplings) + 1] - 1
         for part in plan.parts:
             logits = self._compute_logits(last_rows[part.indices])
-            token_ids, logprobs = self._sampler.sample(logits, part.draws, [sequence.token_ids for sequence in part.sequences])
-            result.sampled += zip(part.drawn_for, token_ids, logprobs, strict=True)
+            token_ids, logprobs = self._sampler.sample(logits, part.draws, part.token_ids)
+            result.sampled_for += part.drawn_for
+            result.token_ids += token_ids
+            result.logprobs += logprobs
 
     def _compute_logits(self, rows: np.ndarray) -> np.ndarray:
         spec, weights = self._spec, self._weights

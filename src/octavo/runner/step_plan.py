@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from octavo.runner.sampler import DrawPlan
 from octavo.runner.sampling_request import SamplingRequest
-from octavo.scheduler.batch import ScheduledSequence
+from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.sequence import Sequence
 
 
@@ -22,49 +22,47 @@ class PlanPart:
     """Sequences whose logits are in memory at the same time.
 
     Attributes:
-        indices: their entries' places in the batch.
+        indices: their places in the batch.
+        token_ids: their tokens; the lists grow from step to step.
         draws: what is drawn from each.
         drawn_for: the sequence of each draw.
     """
 
     indices: list[int]
-    sequences: list[Sequence]
+    token_ids: list[list[int]]
     draws: DrawPlan
     drawn_for: list[Sequence]
 
 
 class StepPlan:
-    """The sampling side of the steps that compute the same entries.
+    """The sampling side of the steps that compute the same sequences.
 
     Args:
         requests: the sampling side of every sequence, by sequence id.
         max_rows: most rows of logits that are in memory at the same time.
 
     Attributes:
-        constrained: indices of the entries whose next token is limited by the tokens before it.
-        readers: indices of the entries of whose prompts more is wanted than the next token.
+        constrained: places in the batch of the sequences whose next token is limited by the tokens before it.
+        readers: places of those of whose prompts more is wanted than the next token.
     """
 
-    def __init__(self, entries: list[ScheduledSequence], requests: Mapping[int, SamplingRequest], max_rows: int):
-        self._key = _key(entries)
-        self._starts_choices = any(entry.sequence.num_choices > 1 for entry in entries)
-        self.samplings = [requests[entry.sequence.sequence_id] for entry in entries]
-        due = [index for index, entry in enumerate(entries) if entry.is_last_chunk and self.samplings[index].pooling is None]
+    def __init__(self, batch: ScheduledBatch, requests: Mapping[int, SamplingRequest], max_rows: int):
+        self._sequences, self._are_last_chunks = batch.sequences, batch.are_last_chunks
+        self._starts_choices = any(sequence.num_choices > 1 for sequence in batch.sequences)
+        self.samplings = [requests[sequence.sequence_id] for sequence in batch.sequences]
+        due = [index for index, is_last in enumerate(batch.are_last_chunks) if is_last and self.samplings[index].pooling is None]
         self.constrained = [index for index in due if self.samplings[index].constraint is not None]
         self.readers = [index for index, sampling in enumerate(self.samplings) if sampling.reads_prompt]
-        self.parts = [self._part(entries, due[begin : begin + max_rows]) for begin in range(0, len(due), max_rows)]
+        self.parts = [self._part(batch.sequences, due[begin : begin + max_rows]) for begin in range(0, len(due), max_rows)]
 
-    def is_for(self, entries: list[ScheduledSequence]) -> bool:
-        """Returns whether the plan holds for a step of these entries."""
-        return not self._starts_choices and _key(entries) == self._key
+    def is_for(self, batch: ScheduledBatch) -> bool:
+        """Returns whether the plan holds for another step; a sequence is equal to itself alone."""
+        is_same = batch.sequences == self._sequences and batch.are_last_chunks == self._are_last_chunks
+        return is_same and not self._starts_choices
 
-    def _part(self, entries: list[ScheduledSequence], indices: list[int]) -> PlanPart:
-        sequences = [entries[index].sequence for index in indices]
+    def _part(self, computed: list[Sequence], indices: list[int]) -> PlanPart:
+        sequences = [computed[index] for index in indices]
         num_draws = [sequence.num_choices for sequence in sequences]
         draws = DrawPlan([self.samplings[index] for index in indices], num_draws)
-        return PlanPart(indices, sequences, draws, [sequences[row] for row in draws.rows.tolist()])
-
-
-def _key(entries: list[ScheduledSequence]) -> tuple[list[Sequence], list[bool]]:
-    """Returns all that a plan depends on; a sequence is equal to itself alone."""
-    return [entry.sequence for entry in entries], [entry.is_last_chunk for entry in entries]
+        token_ids = [sequence.token_ids for sequence in sequences]
+        return PlanPart(indices, token_ids, draws, [sequences[row] for row in draws.rows.tolist()])

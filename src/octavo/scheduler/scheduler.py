@@ -18,6 +18,7 @@ Invariants:
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from operator import attrgetter
@@ -25,7 +26,7 @@ from operator import attrgetter
 from octavo.errors import CapacityError
 from octavo.memory.kv_manager import KVManager, PrefixMatch
 from octavo.scheduler.admission_room import AdmissionRoom
-from octavo.scheduler.batch import ScheduledBatch, ScheduledSequence
+from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.prefix_reader import PrefixReader
 from octavo.scheduler.prompt_budget import PromptBudget
 from octavo.scheduler.sequence import Sequence, SequenceStatus, WaitReason
@@ -81,6 +82,7 @@ class Scheduler:
         self._batch = ScheduledBatch()
         self.is_admitting = True  # False: as long as one runs, none is admitted
         self._started: list[Sequence] = []  # got a row since the last step began
+        self._changed_tables: list[Sequence] = []  # got a row or blocks since the last step began
         self._preempted: list[Sequence] = []  # lost their blocks since the last step began
         self._was_denied = self.lacks_blocks = False
 
@@ -170,21 +172,23 @@ class Scheduler:
         """
         self._batch = ScheduledBatch()
         self._was_denied = self.lacks_blocks = False
-        decodes, prefills = self._by_need()
+        decodes, prefills, lacking = self._by_need()
         self._prompt_budget.start(self.limits.max_num_batched_tokens, len(decodes))
         is_oldest_first = bool(prefills) and prefills[0] is self._oldest  # the oldest goes before the decodes
         if is_oldest_first:
             self._schedule_prefill(prefills[0])
-        self._schedule_decodes(decodes)
+        self._schedule_decodes(decodes, lacking)
         for sequence in prefills[is_oldest_first:]:
             if sequence.status is SequenceStatus.RUNNING:
                 self._schedule_prefill(sequence)
         self.lacks_blocks = self._was_denied
         if not self._was_denied:
             self._admit(prefills)
-        while not self._batch.entries and self._suspend_one():
+        while not self._batch.sequences and self._suspend_one():
             self._admit([])
         self.waiting.end_step()
+        if self._batch.sequences:  # else nobody reads the tables
+            self._batch.changed_tables, self._changed_tables = self._changed_tables, []
         self._batch.admitted, self._started = self._started, []
         self._batch.preempted, self._preempted = self._preempted, []
         self._batch.block_copies = self.kv.drain_copies()
@@ -192,46 +196,47 @@ class Scheduler:
 
     def update(self, batch: ScheduledBatch) -> None:
         """Records that the batch was computed; call before appending the sampled tokens."""
-        commit = self.kv.commit
-        for entry in batch.entries:
-            sequence, start = entry.sequence, entry.start
-            assert sequence.cache is not None, f"sequence {sequence.sequence_id} lost its blocks during the step"
-            end = start + entry.num_tokens
-            commit(sequence.cache, sequence.token_ids, end)
-            if start < sequence.num_lost_tokens:
-                sequence.num_recomputed_tokens += min(sequence.num_lost_tokens, end) - start
+        for sequence, start, num_tokens in zip(batch.sequences, batch.starts, batch.counts, strict=True):
+            cache = sequence.cache
+            assert cache is not None, f"sequence {sequence.sequence_id} lost its blocks during the step"
+            if start + num_tokens < cache.next_commit_tokens:
+                cache.num_computed_tokens = start + num_tokens
+            else:
+                self.kv.commit(cache, sequence.token_ids, start + num_tokens)
 
-    def _by_need(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Returns the running sequences that want one token, and those that want more in order of service, the oldest first.
+    def _by_need(self) -> tuple[list[Sequence], list[Sequence], list[int]]:
+        """Returns the running sequences that want one token, those that want more in order of service, the oldest first, and the
+        places of those of the first that have no slot for it yet.
 
-        Side effects: finds the oldest of both.
+        Side effects: finds the oldest of all.
         """
         decodes: list[Sequence] = []
         prefills: list[Sequence] = []
+        lacking: list[int] = []
         for sequence in self.running:
-            assert sequence.cache is not None, "a running sequence holds a cache"
-            num_wanted = len(sequence.token_ids) - sequence.cache.num_computed_tokens
+            cache = sequence.cache
+            assert cache is not None, "a running sequence holds a cache"
+            start = cache.num_computed_tokens
+            num_wanted = len(sequence.token_ids) - start
             if num_wanted == 1:
+                if start >= cache.num_writable_tokens:
+                    lacking.append(len(decodes))
                 decodes.append(sequence)
             elif num_wanted > 1:
                 prefills.append(sequence)
         self._oldest = min(decodes[:1] + prefills[:1], key=_arrival, default=None)
         if len(prefills) > 1:
             prefills.sort(key=lambda sequence: (sequence is not self._oldest, sequence.rank))
-        return decodes, prefills
+        return decodes, prefills, lacking
 
-    def _schedule_decodes(self, decodes: list[Sequence]) -> None:
-        """Hands out one token to each; written out flat, because the loop spends most of its time here."""
-        entries = self._batch.entries
-        num_before = len(entries)
-        for sequence in decodes:
-            cache = sequence.cache
-            if cache is None:
-                continue  # preempted by one before it
-            start = cache.num_computed_tokens
-            if start < cache.num_writable_tokens or self._make_room(sequence, start + 1):
-                entries.append(ScheduledSequence(sequence, start, 1, True))
-        self._batch.num_tokens += len(entries) - num_before
+    def _schedule_decodes(self, decodes: list[Sequence], lacking: list[int]) -> None:
+        """Hands out one token to each that has a slot for it, or gets one: those at the places ``lacking`` have none."""
+        for place in lacking:
+            if decodes[place].cache is not None:  # else one before it took its blocks
+                self._make_room(decodes[place], decodes[place].num_tokens, decodes[:place])
+        if self._was_denied:
+            decodes = list(filter(_has_slot, decodes))
+        self._batch.add_decodes(decodes, [len(sequence.token_ids) - 1 for sequence in decodes])
 
     def _schedule_prefill(self, sequence: Sequence) -> None:
         """Hands out as much of the prompt budget as the sequence can use."""
@@ -241,17 +246,22 @@ class Scheduler:
             self._hand_out_prompt(sequence, start, num_tokens)
 
     def _hand_out_prompt(self, sequence: Sequence, start: int, num_tokens: int) -> None:
-        is_last_chunk = start + num_tokens == sequence.num_tokens
-        self._batch.entries.append(ScheduledSequence(sequence, start, num_tokens, is_last_chunk))
-        self._batch.num_tokens += num_tokens
+        self._batch.add(sequence, start, num_tokens)
         self._prompt_budget.spend(start, num_tokens)
+        num_lost = sequence.num_lost_tokens
+        if start < num_lost:  # never of a decode: what is lost was computed, and its token is new since
+            sequence.num_recomputed_tokens += min(num_lost, start + num_tokens) - start
 
-    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Takes the blocks for a running sequence's next tokens, from others if need be; returns whether it got them."""
+    def _make_room(self, sequence: Sequence, num_tokens: int, before: SequenceOf[Sequence] = ()) -> bool:
+        """Takes the blocks for a running sequence's next tokens, from others if need be; returns whether it got them.
+
+        Args:
+            before: sequences that are to have a token in this step if they have a slot, beside those in the batch.
+        """
         cache = sequence.cache
         assert cache is not None, "a running sequence holds a cache"
         while not self.kv.allocate(cache, num_tokens):
-            taken = {id(entry.sequence) for entry in self._batch.entries}
+            taken = set(map(id, chain(self._batch.sequences, filter(_has_slot, before))))
             victim = choose_victim(sequence, self._oldest, (other for other in self.running if id(other) not in taken))
             if victim is None:
                 self._was_denied = True
@@ -260,6 +270,7 @@ class Scheduler:
             self._preempt(victim)
             if victim is sequence:
                 return False
+        self._changed_tables.append(sequence)
         return True
 
     # ---- preemption
@@ -305,8 +316,9 @@ class Scheduler:
         del self.running[bisect_left(self.running, sequence.arrival, key=_arrival)]
         self._free_rows.append(sequence.row)
         sequence.row = -1
-        if sequence in self._started:
-            self._started.remove(sequence)
+        for fresh in (self._started, self._changed_tables):
+            if sequence in fresh:
+                fresh.remove(sequence)
 
     # ---- admission
 
@@ -389,3 +401,9 @@ class Scheduler:
         sequence.row = self._free_rows.pop()
         insort(self.running, sequence, key=_arrival)
         self._started.append(sequence)
+        self._changed_tables.append(sequence)
+
+
+def _has_slot(sequence: Sequence) -> bool:
+    """Returns whether a sequence's next token has a slot."""
+    return sequence.cache is not None and sequence.cache.num_computed_tokens < sequence.cache.num_writable_tokens

@@ -84,7 +84,7 @@ class FittedStepTime:
 
     def seconds(self, batch: ScheduledBatch, num_moved_slots: int = 0) -> float:
         """Returns the duration of a step; a moved slot is read and written in every layer."""
-        work = self._counter.count(batch.entries)
+        work = self._counter.count(batch)
         step_s = sum(amount * seconds for amount, seconds in zip(work, self._seconds, strict=True))
         return step_s + 2 * num_moved_slots * self._num_layers * self._slot_s
 

@@ -4,6 +4,7 @@ Owns: the machine's sequences and its step in progress. Must not know: other mac
 """
 
 from dataclasses import dataclass
+from itertools import compress
 
 from octavo.errors import CapacityError
 from octavo.memory.kv_manager import KVManager
@@ -72,7 +73,7 @@ class Replica:
     def start_step(self) -> float:
         """Schedules a step and returns how long it takes, in seconds."""
         batch = self._batch = self._scheduler.schedule()
-        assert batch.entries, "work waits and nothing runs"
+        assert batch.sequences, "work waits and nothing runs"
         num_moved_slots = self._memory.drain_moved_slots() if isinstance(self._memory, ReservingMemory) else 0
         duration_s = self._step_time.seconds(batch, num_moved_slots)
         self._statistics.num_moved_slots += num_moved_slots
@@ -88,10 +89,7 @@ class Replica:
         assert batch is not None, "no step is in progress"
         self._scheduler.update(batch)
         finished = []
-        for entry in batch.entries:
-            if not entry.is_last_chunk:
-                continue
-            sequence = entry.sequence
+        for sequence in compress(batch.sequences, batch.are_last_chunks):
             if len(sequence.token_ids) == sequence.num_prompt_tokens:
                 sequence.first_token_s = now_s
             if sequence.token_ids.grow():

@@ -34,6 +34,7 @@ class Reservation:
     """
 
     __slots__ = ("num_computed_tokens", "num_reserved_slots", "run", "tokens")
+    next_commit_tokens = 0  # every step's tokens are committed
 
     def __init__(self, tokens: Tokens, num_reserved_slots: int):
         self.tokens = tokens

@@ -109,13 +109,13 @@ class Roofline:
         """See `StepTime`."""
         num_read = num_attended = 0  # (token, layer) pairs whose K/V is read; (query, key, layer) triples
         for window, num_layers in self._layers:
-            for entry in batch.entries:
-                context_len = entry.start + entry.num_tokens
-                num_seen = context_len if window is None else min(context_len, window + entry.num_tokens - 1)
+            for start, count in zip(batch.starts, batch.counts, strict=True):
+                context_len = start + count
+                num_seen = context_len if window is None else min(context_len, window + count - 1)
                 num_read += num_layers * num_seen
-                num_attended += num_layers * num_seen * entry.num_tokens
+                num_attended += num_layers * num_seen * count
         model, machine = self._model, self._machine
         num_bytes = model.weight_bytes + num_read * model.layer_kv_bytes + 2 * num_moved_slots * model.kv_bytes_per_token
         flop = 2 * model.num_weights * batch.num_tokens + 4 * model.q_width * num_attended
         computing_s = max(num_bytes / machine.bytes_per_s, flop / machine.flop_per_s)
-        return computing_s + machine.step_overhead_s + machine.sequence_overhead_s * len(batch.entries)
+        return computing_s + machine.step_overhead_s + machine.sequence_overhead_s * len(batch.sequences)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from octavo.scheduler.batch import ScheduledSequence
+from octavo.scheduler.batch import ScheduledBatch
 
 
 class StepWork(NamedTuple):
@@ -38,18 +38,14 @@ class WorkCounter:
     def __init__(self, windows: Sequence[int | None]):
         self._layers = tuple(Counter(windows).items())  # (window, layers that have it)
 
-    def count(self, entries: Sequence[ScheduledSequence]) -> StepWork:
+    def count(self, batch: ScheduledBatch) -> StepWork:
         """Returns the work of a step. A piece of a prompt counts as if each of its queries saw what its middle one does."""
-        tokens = answer_tokens = 0
         read_slots = attended_pairs = 0.0
-        for entry in entries:
-            num_tokens = entry.num_tokens
-            tokens += num_tokens
-            answer_tokens += entry.is_last_chunk
-            context = entry.start + (num_tokens + 1) / 2
+        for start, num_tokens in zip(batch.starts, batch.counts, strict=True):
+            context = start + (num_tokens + 1) / 2
             seen = sum(count * (context if window is None else min(context, window)) for window, count in self._layers)
             if num_tokens == 1:
                 read_slots += seen
             else:
                 attended_pairs += num_tokens * seen
-        return StepWork(1, tokens, answer_tokens, read_slots, attended_pairs)
+        return StepWork(1, batch.num_tokens, sum(batch.are_last_chunks), read_slots, attended_pairs)

@@ -203,7 +203,7 @@ class DiskTier:
 
     def note_step(self, batch: ScheduledBatch, seconds: float) -> None:
         """Takes in how long a step took. Only steps of prompts count: tokens one by one cost more, and none of them is on disk."""
-        if batch.num_tokens >= MIN_MEASURED_TOKENS * len(batch.entries):
+        if batch.num_tokens >= MIN_MEASURED_TOKENS * len(batch.sequences):
             self.costs.note_compute(seconds, batch.num_tokens)
 
     def poll(self) -> None:
