@@ -19,22 +19,26 @@ _utf8_decoder: Callable[..., codecs.IncrementalDecoder] = codecs.getincrementald
 
 
 class Detokenizer:
-    """Decodes one choice's tokens."""
+    """Decodes one choice's tokens; those that are ordinary text may be left out while no character is cut.
+
+    Attributes:
+        is_inside_character: the tokens so far end within a character.
+    """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool):
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         self._decoder = _utf8_decoder(errors="replace")
-        self._is_inside_character = False
+        self.is_inside_character = False
 
     def append(self, token_id: int) -> str:
         """Takes the next token and returns the text that became certain; it may be empty."""
-        if not self._is_inside_character and (text := self._tokenizer.ordinary_text(token_id)) is not None:
+        if not self.is_inside_character and (text := self._tokenizer.ordinary_text(token_id)) is not None:
             return text  # most tokens, without the decoder's state
         if self._skip_special_tokens and self._tokenizer.is_special(token_id):
             return ""
         text = self._decoder.decode(self._tokenizer.token_bytes(token_id))
-        self._is_inside_character = bool(self._decoder.getstate()[0])
+        self.is_inside_character = bool(self._decoder.getstate()[0])
         return text
 
     def flush(self) -> str:

@@ -346,9 +346,8 @@ class Engine:
         for sequence_id, scored in result.prompt_logprobs.items():
             self._add_prompt_logprobs(choices[sequence_id].request, scored)
         deltas = [self._embed(choices[sequence.sequence_id], vector, now) for sequence, vector in result.embedded]
-        sampled = zip(result.sampled_for, result.token_ids, result.logprobs, strict=True)
-        for sequence, token_id, logprobs in sampled:
-            choice = choices[sequence.sequence_id]
+        sampled = zip(self._in_flight.choices_of(result.sampled_for), result.token_ids, result.logprobs, strict=True)
+        for choice, token_id, logprobs in sampled:
             delta = choice.append_plain(token_id)
             if delta is not None:
                 deltas.append(delta)
@@ -356,7 +355,7 @@ class Engine:
             if choice.request.is_beam_search:
                 deltas += self._score(choice, logprobs, now)
                 continue
-            others = self._in_flight.fork(choice, sequence.num_choices) if sequence.num_choices > 1 else ()
+            others = self._in_flight.fork(choice) if choice.sequence.num_choices > 1 else ()
             self._append(choice, token_id, logprobs, now, deltas)
             for other in others:
                 _, token_id, logprobs = next(sampled)

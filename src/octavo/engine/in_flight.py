@@ -27,6 +27,7 @@ class InFlight:
         self.samplings: dict[int, SamplingRequest] = {}
         self.tokenizer = tokenizer
         self._num_sequences = 0
+        self._sampled: tuple[list[Sequence], list[Choice]] = [], []  # see `choices_of`
 
     def make_sequence(self, request: Request, max_tokens: int, *, num_choices: int = 1) -> Sequence:
         """Returns a sequence of a request's prompt that the scheduler does not know yet."""
@@ -50,14 +51,20 @@ class InFlight:
         self.samplings[sequence.sequence_id] = sampling
         return choice
 
-    def fork(self, lead: Choice, num_choices: int) -> list[Choice]:
+    def fork(self, lead: Choice) -> list[Choice]:
         """Starts the other choices of a request whose prompt was just computed."""
         children = []
-        for index in range(1, num_choices):
+        for index in range(1, lead.sequence.num_choices):
             child = self.make_sequence(lead.request, lead.sequence.max_tokens)
             self.scheduler.fork(lead.sequence, child)
             children.append(self.track(lead.request, child, lead.sampling.for_choice(index)))
         return children
+
+    def choices_of(self, sequences: list[Sequence]) -> list[Choice]:
+        """Returns each sequence's choice; the list is kept, as from step to step the same are asked for."""
+        if sequences != self._sampled[0]:
+            self._sampled = sequences, [self.choices[sequence.sequence_id] for sequence in sequences]
+        return self._sampled[1]
 
     def snapshot(self, request: Request) -> PastRequest:
         """Returns what can be branched off from a request in flight, and shares all that is computed of it."""

@@ -63,8 +63,11 @@ def describe_logprobs(logprobs: TokenLogprobs, tokenizer: Tokenizer) -> dict[int
 class Choice:
     """One answer in the making.
 
+    Most tokens are plain: they can do nothing but add their own text, which depends on nothing else. Such a token is only added to
+    the sequence; `output` gets it when somebody looks.
+
     Attributes:
-        output: its index and why it ended; tokens and text are complete in `result` only.
+        output: why the answer ended, and its tokens and text as far as they are written: see `result`.
     """
 
     def __init__(self, request: "Request", sequence: Sequence, sampling: SamplingRequest, tokenizer: Tokenizer):
@@ -74,14 +77,17 @@ class Choice:
         self.sampling = sampling
         self.output = CompletionOutput(index=sampling.choice_index, seed=None if params.is_greedy else sampling.seed)
         self.output.logprobs = None if params.logprobs is None else []
-        self._pieces: list[str] = []  # text that `output` lacks
+        self._pieces: list[str] = []  # text that `output` lacks, but for that of plain tokens
         self._tokenizer = tokenizer
+        self._ordinary_text = tokenizer.ordinary_text
+        self._token_ids = sequence.token_ids
+        self._request_id = request.request_id
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
         self._matcher = StopStringMatcher(params.stop, include_match=params.include_stop_str_in_output) if params.stop else None
         self._min_tokens = params.min_tokens
         self._stop_tokens = sampling.end_token_ids.union(params.stop_token_ids)
-        self._special_tokens = self._stop_tokens | {NO_TOKEN}
-        self._num_plain_tokens = 0  # while the sequence has fewer, a token can do nothing but add text, unless it is special
+        self._never_plain = self._stop_tokens | {NO_TOKEN}
+        self._plain_below = 0  # tokens of the sequence; when it has as many, none is plain
         # A constrained answer ends where the constraint says that it is complete, before min_tokens or not.
         self._num_unstoppable = 0 if sampling.constraint is not None else params.min_tokens
 
@@ -91,22 +97,23 @@ class Choice:
         return self.sequence.num_tokens - self.sequence.num_prompt_tokens
 
     def append_plain(self, token_id: int) -> OutputDelta | None:
-        """Takes the sequence's next token if it can do nothing but add text, as most can; else returns None: see `append`."""
-        token_ids = self.sequence.token_ids
-        if len(token_ids) >= self._num_plain_tokens or token_id in self._special_tokens:
+        """Takes the sequence's next token if it is plain and returns what it adds to the answer; else returns None."""
+        token_ids = self._token_ids
+        if len(token_ids) >= self._plain_below or token_id in self._never_plain:
+            return None
+        text = self._ordinary_text(token_id)
+        if text is None:
             return None
         token_ids.append(token_id)
-        text = self._detokenizer.append(token_id)
-        self._pieces.append(text)
-        return OutputDelta(self.request.request_id, self.output.index, text, [token_id])
+        return OutputDelta(self._request_id, self.output.index, text, [token_id])
 
     def append(self, token_id: int, logprobs: TokenLogprobs | None) -> OutputDelta:
         """Takes the sequence's next token, whatever it is, and returns what it adds to the answer."""
+        self._write_plain_tokens()
         if token_id == NO_TOKEN:
             return self._delta([], self._flush(), None, "stop", NO_TOKEN_REASON)
-        if self._is_plain:
-            self._num_plain_tokens = self.sequence.max_tokens - 1
-        self.sequence.token_ids.append(token_id)
+        self._token_ids.append(token_id)
+        self.output.token_ids.append(token_id)
         described = None if logprobs is None else self._describe(logprobs)
         finish_reason, stop_reason = self._reason_to_end(token_id)
         text, matched = self._text_of(token_id, ends_by_token=finish_reason == "stop")
@@ -114,13 +121,21 @@ class Choice:
             finish_reason, stop_reason = "stop", matched
         elif finish_reason is not None:
             text += self._flush()
+        self._plain_below = self.sequence.max_tokens - 1 if self._goes_on_plainly() else 0
         return self._delta([token_id], text, described, finish_reason, stop_reason)
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether tokens after the first mean nothing but text: nothing is searched in it, and nothing else is told of them."""
-        is_text_alone = self._matcher is None and self.sampling.num_logprobs is None and not self.request.is_held_back
-        return is_text_alone and self.request.params.detokenize
+    def _goes_on_plainly(self) -> bool:
+        """Returns whether the next token can be plain: it completes no character, and of it nothing is searched or reported."""
+        is_only_text = self._matcher is None and self.sampling.num_logprobs is None and not self.request.is_held_back
+        return is_only_text and self.request.params.detokenize and not self._detokenizer.is_inside_character
+
+    def _write_plain_tokens(self) -> None:
+        """Adds the plain tokens that came since the last call to `output`, and their text to what it lacks."""
+        first = self.sequence.num_prompt_tokens + len(self.output.token_ids)
+        if first < len(self._token_ids):
+            token_ids = self._token_ids[first:]
+            self.output.token_ids += token_ids
+            self._pieces += filter(None, map(self._ordinary_text, token_ids))
 
     def with_output(self, output: CompletionOutput) -> "Choice":
         """Returns a choice that ended with another output."""
@@ -134,12 +149,12 @@ class Choice:
 
     def result(self) -> CompletionOutput:
         """Returns the answer as it stands."""
-        output, sequence = self.output, self.sequence
-        if not self.request.is_beam_search:  # written when somebody looks, so that a token costs little
-            output.token_ids += sequence.token_ids[sequence.num_prompt_tokens + len(output.token_ids) :]
-            output.text += "".join(self._pieces)
+        if not self.request.is_beam_search:  # of which the tokens are in the search
+            self._write_plain_tokens()
+        if self._pieces:  # joined when somebody looks, so that a token costs the same however long the answer is
+            self.output.text += "".join(self._pieces)
             self._pieces.clear()
-        return output
+        return self.output
 
     def abort(self) -> OutputDelta:
         """Ends the choice from outside; text that was held back is released."""
