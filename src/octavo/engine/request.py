@@ -82,6 +82,7 @@ class Choice:
         self._ordinary_text = tokenizer.ordinary_text
         self._token_ids = sequence.token_ids
         self._request_id = request.request_id
+        self._index = sampling.choice_index
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
         self._matcher = StopStringMatcher(params.stop, include_match=params.include_stop_str_in_output) if params.stop else None
         self._min_tokens = params.min_tokens
@@ -105,7 +106,7 @@ class Choice:
         if text is None:
             return None
         token_ids.append(token_id)
-        return OutputDelta(self._request_id, self.output.index, text, [token_id])
+        return OutputDelta(self._request_id, self._index, text, [token_id])
 
     def append(self, token_id: int, logprobs: TokenLogprobs | None) -> OutputDelta:
         """Takes the sequence's next token, whatever it is, and returns what it adds to the answer."""

@@ -51,7 +51,10 @@ class KVManager:
         assert num_blocks >= 0 and block_size >= 1 and groups, "a memory has a block size of at least 1 and a layer group"
         self.block_size = block_size
         self.groups = tuple(groups)
-        self._windows = [(index, group.window) for index, group in enumerate(groups) if group.window is not None]
+        self._windows: dict[int, list[int]] = {}  # window -> groups that have it: their tables begin at the same position
+        for index, group in enumerate(groups):
+            if group.window is not None:
+                self._windows.setdefault(group.window, []).append(index)
         self._pool = BlockPool(num_blocks)
         self._tree = PrefixTree(self._pool, [group.window is not None for group in groups])
         self._matcher = PrefixMatcher(self._tree, self._pool, groups, block_size)
@@ -333,10 +336,11 @@ class KVManager:
 
     def _drop_unseen(self, cache: SequenceCache) -> None:
         """Gives back the blocks that no later query sees."""
-        for group, window in self._windows:
+        for window, groups in self._windows.items():
             first_visible = first_visible_position(window, cache.num_computed_tokens) // self.block_size
-            for block_id in cache.tables[group].drop_until(first_visible):
-                self._pool.release(block_id)
+            for group in groups:
+                for block_id in cache.tables[group].drop_until(first_visible):
+                    self._pool.release(block_id)
 
     def _set_next_commit(self, cache: SequenceCache) -> None:
         """Sets the number of computed tokens at which a block fills, the prompt ends, or a block leaves a window."""
@@ -344,8 +348,8 @@ class KVManager:
         nearest = (num_computed // self.block_size + 1) * self.block_size
         if num_computed < cache.num_prompt_tokens < nearest:
             nearest = cache.num_prompt_tokens
-        for group, window in self._windows:
-            nearest = min(nearest, (cache.tables[group].first_held + 1) * self.block_size + window - 1)
+        for window, groups in self._windows.items():
+            nearest = min(nearest, (cache.tables[groups[0]].first_held + 1) * self.block_size + window - 1)
         cache.next_commit_tokens = nearest
 
     # ---- the prefix tree -------------------------------------------------------------------------------------------------

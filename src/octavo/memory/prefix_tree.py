@@ -121,6 +121,7 @@ class PrefixTree:
     def fill(self, node: PrefixNode, block_ids: Iterable[int]) -> None:
         """Marks a node as computed and gives it those of the blocks (one per group) that it lacks."""
         node.owner = None
+        owner = quota_owner(node.root.namespace)
         for group, block_id in enumerate(block_ids):
             if block_id == NO_BLOCK or node.block_ids[group] != NO_BLOCK:
                 continue
@@ -128,7 +129,7 @@ class PrefixTree:
             if isinstance(shorter, PrefixNode):  # the same block, registered when it held fewer tokens
                 self.remove(shorter)
             node.block_ids[group] = block_id
-            self._pool.set_content(block_id, node, quota_owner(node.root.namespace))
+            self._pool.set_content(block_id, node, owner)
 
     def lay(self, parent: PrefixNode, token_ids: tuple[int, ...], block_ids: Iterable[int]) -> PrefixNode:
         """Returns the computed child with these tokens, made if there is none, with those of the blocks that it lacked."""

@@ -31,6 +31,7 @@ class BatchArrays:
     def __init__(self, step: StepArrays, block_size: int):
         self.step = step
         self._block_size = block_size
+        self._sequences: list[Sequence] = []  # of the step before
 
     @property
     def num_bytes(self) -> int:
@@ -41,11 +42,10 @@ class BatchArrays:
         """Writes the batch's tokens, positions, slots and tables into the step's arrays."""
         step, num_tokens, num_seqs = self.step, batch.num_tokens, len(batch.sequences)
         self._mirror_tables(batch.changed_tables)
-        rows = np.array([sequence.row for sequence in batch.sequences], np.int32)
         starts = np.array(batch.starts, np.int32)
-        counts = np.array(batch.counts, np.int32)
+        counts = np.ones(num_seqs, np.int32) if num_tokens == num_seqs else np.array(batch.counts, np.int32)
         step.token_ids[:num_tokens] = _token_ids(batch)
-        step.table_rows[:num_seqs] = rows
+        rows = self._find_rows(batch)
         np.add(starts, counts, out=step.context_lens[:num_seqs])
         np.cumsum(counts, out=step.cu_seqlens_q[1 : num_seqs + 1])
         self._fill_slots(num_tokens, starts, counts, rows)
@@ -63,6 +63,14 @@ class BatchArrays:
         slots = step.slot_mapping[:, :num_tokens]
         np.multiply(step.block_tables[:, rows, indices], size, out=slots, dtype=np.int64)
         slots += offsets
+
+    def _find_rows(self, batch: ScheduledBatch) -> np.ndarray:
+        """Returns the sequences' rows, which are those of the step before if the same run on and none was started anew."""
+        rows = self.step.table_rows[: len(batch.sequences)]
+        if batch.admitted or batch.sequences != self._sequences:
+            rows[:] = [sequence.row for sequence in batch.sequences]
+            self._sequences = batch.sequences
+        return rows
 
     def _mirror_tables(self, sequences: list[Sequence]) -> None:
         """Writes what changed in the tables of running sequences."""

@@ -187,9 +187,9 @@ class Scheduler:
         while not self._batch.sequences and self._suspend_one():
             self._admit([])
         self.waiting.end_step()
-        if self._batch.sequences:  # else nobody reads the tables
+        if self._batch.sequences:  # else nobody looks at them
+            self._batch.admitted, self._started = self._started, []
             self._batch.changed_tables, self._changed_tables = self._changed_tables, []
-        self._batch.admitted, self._started = self._started, []
         self._batch.preempted, self._preempted = self._preempted, []
         self._batch.block_copies = self.kv.drain_copies()
         return self._batch
