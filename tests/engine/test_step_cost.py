@@ -7,7 +7,7 @@ from engine.tiny_engine import full_attention
 from octavo.sampling_params import SamplingParams
 
 NUM_WARM_STEPS, NUM_COUNTED_STEPS = 5, 8  # within one block, when a prompt ends one token into it
-MAX_CALLS = 10  # of Python functions, for a sequence in a step
+MAX_CALLS = 5  # of Python functions, for a sequence in a step
 PARAMS = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, allowed_token_ids=list(range(32, 127)))  # whole characters
 
 

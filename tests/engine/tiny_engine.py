@@ -73,6 +73,7 @@ class ByteTokenizer:
         return bytes([token_id])
 
     def ordinary_text(self, token_id):
+        assert token_id >= 0, "no token has a negative id"
         return chr(token_id) if 0 < token_id < 128 else None
 
     def token_text(self, token_id):

@@ -67,6 +67,21 @@ def test_arrays_of_steps_of_every_kind(only_decodes):
         check(step, batch)
 
 
+def test_a_sequence_that_comes_back_in_another_row_is_found_there():
+    source = random.Random(7)
+    step = StepArrays.allocate(max_tokens=64, max_seqs=NUM_ROWS, num_groups=NUM_GROUPS, max_blocks_per_seq=MAX_BLOCKS)
+    arrays = BatchArrays(step, BLOCK_SIZE)
+    sequences = [make_sequence(source, row) for row in range(3)]
+    entries = [(sequence, sequence.num_tokens - 1, 1) for sequence in sequences]
+    arrays.fill(batch_of(entries, sequences))
+    back = sequences[1]
+    back.row, back.cache.num_mirrored_blocks = 5, 0
+    batch = batch_of(entries, [back])
+    batch.admitted.append(back)
+    arrays.fill(batch)
+    check(step, batch)
+
+
 def test_a_block_that_is_replaced_or_added_is_seen_in_the_next_step():
     sequence = make_sequence(random.Random(6), 3)
     step = StepArrays.allocate(max_tokens=64, max_seqs=NUM_ROWS, num_groups=NUM_GROUPS, max_blocks_per_seq=MAX_BLOCKS)

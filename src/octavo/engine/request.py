@@ -127,7 +127,7 @@ class Choice:
 
     def _goes_on_plainly(self) -> bool:
         """Returns whether the next token can be plain: it completes no character, and of it nothing is searched or reported."""
-        is_only_text = self._matcher is None and self.sampling.num_logprobs is None and not self.request.is_held_back
+        is_only_text = self._matcher is None and self.sampling.num_logprobs is None  # by which choices held back are ranked
         return is_only_text and self.request.params.detokenize and not self._detokenizer.is_inside_character
 
     def _write_plain_tokens(self) -> None:
