@@ -24,12 +24,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Long enough to bridge the gap between two steps of a busy engine, short enough to cost nothing when idle.
-constexpr auto kSpinBeforeSleep = std::chrono::microseconds(50);
+// Bridges the gap between two steps of a busy engine, up to a millisecond of Python: to wake a sleeping thread takes
+// a tenth of that, and the first operation of a step would wait for it.
+constexpr auto kSpinBeforeSleep = std::chrono::milliseconds(2);
 // A waiter at a barrier gives its core away after this many pauses (about 20 microseconds): the late worker may need
 // it.
 constexpr int kPausesBeforeYield = 1024;
-constexpr int kPausesPerClockRead = 64;
+// An idle worker offers its core to others after this many (about a microsecond).
+constexpr int kPausesPerYield = 64;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -106,10 +108,11 @@ void PoolState::end_threads() {
 void PoolState::wait_for_work(uint32_t seen) {
   const auto deadline = Clock::now() + kSpinBeforeSleep;
   while (Clock::now() < deadline) {
-    for (int i = 0; i < kPausesPerClockRead; ++i) {
+    for (int i = 0; i < kPausesPerYield; ++i) {
       if (generation.load(std::memory_order_acquire) != seen) return;
       pause();
     }
+    sched_yield();  // others may need the core meanwhile
   }
   num_sleeping.fetch_add(1);
   while (generation.load() == seen) futex_wait(&generation, seen);

@@ -27,6 +27,10 @@ struct Bf16Weights {
   }
 };
 
+// Pairs of inputs between two looks ahead: their loop is unrolled, for a tile shares the processor's front with all
+// else.
+constexpr int64_t kPairsPerStep = 4;
+
 // A block of rows times kPanels panels that lie panel_bytes apart.
 template <class Weights, int kPanels = 1>
 struct FloatTile {
@@ -44,7 +48,7 @@ struct FloatTile {
   template <int kRows>
   void run(int64_t first_row) const {
     const Lookahead own = share_of_lookahead(next, first_row, kRows, num_rows);
-    Prefetcher<kPanels> ahead(own, num_pairs, panel_bytes);
+    Prefetcher<kPanels> ahead(own, num_pairs / kPairsPerStep, panel_bytes);
     const float* rows = x + first_row * x_stride;
     float* tile_sums = sums + first_row * kVectors * VF::kLanes;
     VF sum[kRows][kVectors];
@@ -52,10 +56,13 @@ struct FloatTile {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = load(tile_sums + (r * kVectors + v) * VF::kLanes);
     }
     const std::byte* pair = weights;
-    for (int64_t i = 0; i < num_pairs; ++i, pair += Weights::kPairBytes) {
+    for (int64_t i = 0; i < num_pairs; i += kPairsPerStep) {
       ahead.step();
-      add<kRows, 0>(rows + 2 * i, pair, sum);
-      add<kRows, 1>(rows + 2 * i + 1, pair, sum);
+#pragma GCC unroll 8
+      for (int p = 0; p < kPairsPerStep; ++p, pair += Weights::kPairBytes) {
+        add<kRows, 0>(rows + 2 * (i + p), pair, sum);
+        add<kRows, 1>(rows + 2 * (i + p) + 1, pair, sum);
+      }
     }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) store(tile_sums + (r * kVectors + v) * VF::kLanes, sum[r][v]);
@@ -112,8 +119,8 @@ struct Fp32Panel : FloatRows {
       const int64_t chunk = num_groups - group < kFloatChunkGroups ? num_groups - group : kFloatChunkGroups;
       const std::byte* weights = panel + group * kGroupSize / 2 * Fp32Weights::kPairBytes;
       const int64_t chunk_bytes = chunk * kGroupSize / 2 * Fp32Weights::kPairBytes;
-      const int64_t distance = rows.count > kFloatTileRows ? chunk_bytes : kLookaheadBytes;
-      multiply_chunk<Fp32Weights>(rows, weights, group, chunk, sums, {weights + distance, chunk_bytes});
+      const Lookahead next = lookahead_from(weights, chunk_bytes, rows.count <= kFloatTileRows);
+      multiply_chunk<Fp32Weights>(rows, weights, group, chunk, sums, next);
     }
   }
 };
@@ -128,13 +135,14 @@ struct Bf16Panel : FloatRows {
                        std::byte* chunk_floats) {
     if (rows.count < kMinRowsToExpand) {
       const int64_t num_bytes = num_groups * kGroupBytes;
-      const int64_t distance = rows.count > kBf16TileRows ? num_bytes : kLookaheadBytes;
-      return multiply_chunk<Bf16Weights>(rows, panel, 0, num_groups, sums, {panel + distance, num_bytes});
+      const Lookahead next = lookahead_from(panel, num_bytes, rows.count <= kBf16TileRows);
+      return multiply_chunk<Bf16Weights>(rows, panel, 0, num_groups, sums, next);
     }
     for (int64_t group = 0; group < num_groups; group += kFloatChunkGroups) {
       const int64_t chunk = num_groups - group < kFloatChunkGroups ? num_groups - group : kFloatChunkGroups;
-      expand(panel + group * kGroupBytes, chunk * kGroupSize / 2, chunk_floats);
-      const Lookahead next{panel + (group + chunk) * kGroupBytes, chunk * kGroupBytes};
+      const std::byte* weights = panel + group * kGroupBytes;
+      expand(weights, chunk * kGroupSize / 2, chunk_floats);
+      const Lookahead next = lookahead_from(weights, chunk * kGroupBytes, false);
       multiply_chunk<Fp32Weights>(rows, chunk_floats, group, chunk, sums, next);
     }
   }
@@ -144,7 +152,7 @@ struct Bf16Panel : FloatRows {
                            float* sums) {
     const FloatTile<Bf16Weights, kRowPanels> tile{
         reinterpret_cast<const float*>(rows.data), 0, panels, panel_bytes, num_groups * kGroupSize / 2, sums, 1,
-        {panels + kLookaheadBytes, panel_bytes}};
+        lookahead_from(panels, panel_bytes, true)};
     tile.template run<1>(0);
   }
 
@@ -168,9 +176,12 @@ struct Bf16DotTile {
   const std::byte* weights;
   int64_t num_pairs;
   float* sums;
+  int64_t num_rows;
+  Lookahead next;
 
   template <int kRows>
   void run(int64_t first_row) const {
+    Prefetcher<> ahead(share_of_lookahead(next, first_row, kRows, num_rows), num_pairs / kPairsPerStep, 0);
     const std::byte* rows = x + first_row * x_stride;
     float* tile_sums = sums + first_row * kPanelWidth;
     VF sum[kRows][kPanelVectors];
@@ -178,16 +189,24 @@ struct Bf16DotTile {
       for (int v = 0; v < kPanelVectors; ++v) sum[r][v] = load(tile_sums + r * kPanelWidth + v * VF::kLanes);
     }
     const std::byte* pair = weights;
-    for (int64_t i = 0; i < num_pairs; ++i, pair += Bf16Weights::kPairBytes) {
-      VI weight[kPanelVectors];
-      for (int v = 0; v < kPanelVectors; ++v) weight[v] = load_bytes(pair + v * VF::kLanes * sizeof(uint32_t));
-      for (int r = 0; r < kRows; ++r) {
-        const VI input = broadcast_int(load_word(rows + r * x_stride + i * sizeof(int32_t)));
-        for (int v = 0; v < kPanelVectors; ++v) sum[r][v] = dot_bf16(sum[r][v], weight[v], input);
-      }
+    for (int64_t i = 0; i < num_pairs; i += kPairsPerStep) {
+      ahead.step();
+#pragma GCC unroll 8
+      for (int p = 0; p < kPairsPerStep; ++p, pair += Bf16Weights::kPairBytes)
+        add(rows + (i + p) * sizeof(int32_t), pair, sum);
     }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kPanelVectors; ++v) store(tile_sums + r * kPanelWidth + v * VF::kLanes, sum[r][v]);
+    }
+  }
+
+  template <int kRows>
+  void add(const std::byte* inputs, const std::byte* pair, VF (&sum)[kRows][kPanelVectors]) const {
+    VI weight[kPanelVectors];
+    for (int v = 0; v < kPanelVectors; ++v) weight[v] = load_bytes(pair + v * VF::kLanes * sizeof(uint32_t));
+    for (int r = 0; r < kRows; ++r) {
+      const VI input = broadcast_int(load_word(inputs + r * x_stride));
+      for (int v = 0; v < kPanelVectors; ++v) sum[r][v] = dot_bf16(sum[r][v], weight[v], input);
     }
   }
 };
@@ -211,8 +230,15 @@ struct Bf16DotPanel : PlainPanel {
   static void multiply(const PreparedRows& rows, const std::byte* panel, int64_t num_groups, float* sums, std::byte*) {
     for (int64_t group = 0; group < num_groups; group += kChunkGroups) {
       const int64_t chunk = num_groups - group < kChunkGroups ? num_groups - group : kChunkGroups;
-      const Bf16DotTile tile{rows.data + group * kGroupSize * static_cast<int64_t>(sizeof(uint16_t)), rows.stride,
-                             panel + group * kGroupSize / 2 * Bf16Weights::kPairBytes, chunk * kGroupSize / 2, sums};
+      const int64_t num_pairs = chunk * kGroupSize / 2;
+      const std::byte* weights = panel + group * kGroupSize / 2 * Bf16Weights::kPairBytes;
+      const Bf16DotTile tile{rows.data + group * kGroupSize * static_cast<int64_t>(sizeof(uint16_t)),
+                             rows.stride,
+                             weights,
+                             num_pairs,
+                             sums,
+                             rows.count,
+                             lookahead_from(weights, num_pairs * Bf16Weights::kPairBytes, rows.count <= kBf16TileRows)};
       for_each_row_block<kBf16TileRows>(rows.count, tile);
     }
   }

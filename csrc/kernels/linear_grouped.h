@@ -186,14 +186,13 @@ struct GroupedPanel : PlainPanel {
       const int64_t chunk = num_groups - group < kChunkGroups ? num_groups - group : kChunkGroups;
       const std::byte* weights = panel + group * Tile::kLayout.group_bytes();
       const int64_t chunk_bytes = chunk * Tile::kLayout.group_bytes();
-      const int64_t distance = rows.count > kGroupedTileRows ? chunk_bytes : kLookaheadBytes;
       const Tile tile{rows.data + group * static_cast<int64_t>(sizeof(Activations)),
                       rows.stride,
                       weights,
                       chunk,
                       sums,
                       rows.count,
-                      {weights + distance, chunk_bytes}};
+                      lookahead_from(weights, chunk_bytes, rows.count <= kGroupedTileRows)};
       for_each_row_block<kGroupedTileRows>(rows.count, tile);
     }
   }

@@ -34,15 +34,19 @@ static inline int32_t load_word(const std::byte* p) {
   return word;
 }
 
-// How far a single block of rows looks ahead: enough lines on the way to hide the latency of memory.
-constexpr int64_t kLookaheadBytes = 1024;
-
 // Weights to ask for while others are multiplied: of each of the panels that are multiplied side by side, num_bytes at
-// `begin`; nothing without a begin.
+// `begin`.
 struct Lookahead {
   const std::byte* begin;
   int64_t num_bytes;
 };
+
+// What to ask for while num_bytes of weights are multiplied: a single block of rows looks kLookaheadBytes ahead, if at
+// all; several share the weights that come next.
+static inline Lookahead lookahead_from(const std::byte* weights, int64_t num_bytes, bool single_block) {
+  if (!single_block) return {weights + num_bytes, num_bytes};
+  return {weights + kLookaheadBytes, kLookaheadBytes > 0 ? num_bytes : 0};
+}
 
 // The part that the block of num_rows at first_row asks for, of the Lookahead of all rows.
 static inline Lookahead share_of_lookahead(const Lookahead& ahead, int64_t first_row, int64_t num_rows,
@@ -50,23 +54,28 @@ static inline Lookahead share_of_lookahead(const Lookahead& ahead, int64_t first
   return {ahead.begin + ahead.num_bytes * first_row / all_rows, ahead.num_bytes * num_rows / all_rows};
 }
 
-// Asks for the lines of a Lookahead, evenly over num_steps steps.
+// Asks for the lines of a Lookahead, evenly over num_steps steps: the same number in each, so that its branch can be
+// foretold.
 template <int kPanels = 1>
 class Prefetcher {
  public:
   Prefetcher(const Lookahead& ahead, int64_t num_steps, int64_t panel_bytes)
-      : line_(ahead.begin), end_(ahead.begin), step_(ahead.num_bytes / num_steps), panel_bytes_(panel_bytes) {}
+      : next_(ahead.begin),
+        step_bytes_(ahead.num_bytes / num_steps),
+        lines_per_step_((step_bytes_ + 63) / 64),
+        panel_bytes_(panel_bytes) {}
 
   void step() {
-    for (end_ += step_; line_ < end_; line_ += 64) {
-      for (int panel = 0; panel < kPanels; ++panel) __builtin_prefetch(line_ + panel * panel_bytes_, 0, 2);
+    for (int64_t line = 0; line < lines_per_step_; ++line) {
+      for (int panel = 0; panel < kPanels; ++panel) __builtin_prefetch(next_ + line * 64 + panel * panel_bytes_, 0, 2);
     }
+    next_ += step_bytes_;
   }
 
  private:
-  const std::byte* line_;
-  const std::byte* end_;
-  int64_t step_;
+  const std::byte* next_;
+  int64_t step_bytes_;
+  int64_t lines_per_step_;
   int64_t panel_bytes_;
 };
 

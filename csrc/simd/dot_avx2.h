@@ -17,6 +17,8 @@ constexpr int kGroupedTileRows = 4;
 constexpr int kGroupedTileVectors = 2;
 // Panels that a single row passes side by side: with two runs of addresses memory delivers more than with one.
 constexpr int kFloatRowPanels = 2;
+// How far a single block of rows looks ahead: enough lines on the way to hide the latency of memory.
+constexpr int64_t kLookaheadBytes = 1024;
 
 struct VI {
   __m256i v;

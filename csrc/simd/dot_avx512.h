@@ -17,6 +17,8 @@ constexpr int kGroupedTileRows = 6;
 constexpr int kGroupedTileVectors = 2;
 // Panels that a single row passes side by side.
 constexpr int kFloatRowPanels = 1;
+// A single block of rows does not look ahead: on Zen 4 the processor's own prefetching is better left alone.
+constexpr int64_t kLookaheadBytes = 0;
 
 struct VI {
   __m512i v;

@@ -16,6 +16,8 @@ constexpr int kGroupedTileRows = 6;
 constexpr int kGroupedTileVectors = 2;
 // Panels that a single row passes side by side.
 constexpr int kFloatRowPanels = 2;
+// How far a single block of rows looks ahead.
+constexpr int64_t kLookaheadBytes = 1024;
 
 struct VI {
   uint32_t lane[16];

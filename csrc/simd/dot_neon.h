@@ -18,6 +18,8 @@ constexpr int kGroupedTileRows = 4;
 constexpr int kGroupedTileVectors = 4;
 // Panels that a single row passes side by side.
 constexpr int kFloatRowPanels = 1;
+// How far a single block of rows looks ahead.
+constexpr int64_t kLookaheadBytes = 1024;
 
 struct VI {
   uint8x16_t v;
