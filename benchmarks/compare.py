@@ -25,7 +25,7 @@ from octavo.kernels.cpu import probe_machine
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.models.model_files import load_model_files
 from octavo.models.sources import resolve_model
-from peers.protocol import Result, Task
+from peers.protocol import Result, Task, read_result
 from reporting import save
 from workloads import Workload, many_requests, one_request
 
@@ -70,7 +70,7 @@ class Contestant:
         )
         if finished.returncode != 0:
             raise RuntimeError(f"{self.name} failed on {workload.name}:\n{finished.stderr[-2000:]}")
-        return Result(**json.loads(finished.stdout.splitlines()[-1]))
+        return read_result(finished.stdout)
 
 
 @dataclass(frozen=True)

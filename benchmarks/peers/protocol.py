@@ -1,7 +1,8 @@
 """What `compare.py` asks of every engine, and how the engine answers. Needs nothing but the standard library.
 
-An engine's script reads one `Task` as JSON from standard input, loads its model, answers, and prints one line of JSON last. It
-runs in that engine's own environment, so this file must import nothing from Octavo.
+An engine's script reads one `Task` as JSON from standard input, loads its model, answers, and prints its `Result` as one line of JSON
+after `RESULT_MARK`: engines print lines of their own before and after. It runs in that engine's own environment, so this file must
+import nothing from Octavo.
 """
 
 import json
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 STARTED = time.perf_counter()
+RESULT_MARK = "result: "
 
 
 @dataclass(frozen=True)
@@ -70,4 +72,12 @@ def run(version: str, load: Callable[[Task], Answer]) -> None:
     answers = answer(task.prompts, task.output_tokens)
     elapsed_s = time.perf_counter() - started
     alone = [answer([task.prompts[index]], [task.output_tokens[index]])[0] for index in task.alone]
-    print(json.dumps(asdict(Result(version, ready_s, elapsed_s, answers, alone))), flush=True)
+    print(RESULT_MARK + json.dumps(asdict(Result(version, ready_s, elapsed_s, answers, alone))), flush=True)
+
+
+def read_result(output: str) -> Result:
+    """Returns the result that a script printed; raises RuntimeError if there is none."""
+    for line in output.splitlines():
+        if line.startswith(RESULT_MARK):
+            return Result(**json.loads(line.removeprefix(RESULT_MARK)))
+    raise RuntimeError("the script printed no result")
