@@ -1,8 +1,8 @@
 """What `compare.py` asks of every engine, and how the engine answers. Needs nothing but the standard library.
 
-An engine's script reads one `Task` as JSON from standard input, loads its model, answers, and prints its `Result` as one line of JSON
-after `RESULT_MARK`: engines print lines of their own before and after. It runs in that engine's own environment, so this file must
-import nothing from Octavo.
+An engine's script reads one `Task` as JSON from standard input, loads its model, answers, and prints its `Result` as one line of
+JSON after `RESULT_MARK`: engines print lines of their own before and after. It runs in that engine's own environment, so this file
+must import nothing from Octavo.
 """
 
 import json

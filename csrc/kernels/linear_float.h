@@ -92,8 +92,8 @@ struct FloatRows : PlainPanel {
   }
 };
 
-// Inputs are taken in chunks, so that a chunk of a panel stays in the first-level cache while all rows pass: 96 inputs of
-// 32 floats are 12 KiB, which fit even where two threads share a core.
+// Inputs are taken in chunks, so that a chunk of a panel stays in the first-level cache while all rows pass: 96 inputs
+// of 32 floats are 12 KiB, which fit even where two threads share a core.
 constexpr int64_t kFloatChunkGroups = 3;
 constexpr int64_t kFloatChunkBytes = kFloatChunkGroups * kGroupSize * kPanelWidth * sizeof(float);
 
