@@ -1,8 +1,8 @@
 // Selection of the highest logits without sorting.
 //
 // The range that must hold the lowest kept logit is halved, and what lies outside it leaves, until one value is left:
-// at most 32 passes, whatever the logits. The halving is over the bits of the floats, mapped so that integers order as
-// the floats do.
+// at most 40 passes, whatever the logits. All but the first halvings are over the bits of the floats, mapped so that
+// integers order as the floats do.
 #include "kernels/row_scan.h"
 
 #include <cstring>
@@ -25,19 +25,43 @@ float value_at(int64_t order) {
   return value;
 }
 
-float row_min(const float* row, int64_t size) {
-  VF smallest = broadcast(row[0]);
+// The lowest and the highest of some logits, at least one.
+struct Bounds {
+  float lowest, highest;
+};
+
+Bounds bounds_of(const float* logits, int64_t size) {
+  VF lowest[2], highest[2];
+  lowest[0] = lowest[1] = highest[0] = highest[1] = broadcast(logits[0]);
   int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) smallest = min(load(row + i), smallest);
-  float result = 0.0f - reduce_max(zero() - smallest);
-  for (; i < size; ++i) result = row[i] < result ? row[i] : result;
-  return result;
+  for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
+    for (int chain = 0; chain < 2; ++chain) {
+      const VF lanes = load(logits + i + chain * kLanes);
+      lowest[chain] = min(lanes, lowest[chain]);
+      highest[chain] = max(lanes, highest[chain]);
+    }
+  }
+  Bounds bounds{0.0f - reduce_max(zero() - min(lowest[0], lowest[1])), reduce_max(max(highest[0], highest[1]))};
+  for (; i < size; ++i) {
+    bounds.lowest = logits[i] < bounds.lowest ? logits[i] : bounds.lowest;
+    bounds.highest = logits[i] > bounds.highest ? logits[i] : bounds.highest;
+  }
+  return bounds;
+}
+
+// A value above the lowest and at most the highest of a range that is not empty: both sides of it lose something. The
+// first ones halve the range, which evenly spread logits need; later ones halve its bit patterns, which ends for any.
+float pivot_of(const Bounds& range, int pass) {
+  const float middle = 0.5f * range.lowest + 0.5f * range.highest;
+  if (pass < 8 && middle > range.lowest) return middle;
+  const int64_t low = order_of(range.lowest), high = order_of(range.highest);
+  return value_at(high - (high - low) / 2);
 }
 
 // The logits and weights among which the cut is sought.
 struct Rest {
-  float* logits;
-  float* weights;
+  const float* logits;
+  const float* weights;
   int64_t size;
 
   double weight_from(float lowest) const {
@@ -49,15 +73,19 @@ struct Rest {
     return sum.total();
   }
 
-  // Keeps the logits from `pivot` up, or those below it. Written without branches: they would be mispredicted.
-  void keep_side(float pivot, bool from_pivot_up) {
+  // Keeps the logits from `pivot` up, or those below it, in other arrays or in these.
+  void keep_side(float pivot, bool from_pivot_up, float* kept_logits, float* kept_weights) {
+    const uint32_t others = from_pivot_up ? 0 : ~uint32_t{0};
     int64_t kept = 0;
-    for (int64_t i = 0; i < size; ++i) {
-      logits[kept] = logits[i];
-      weights[kept] = weights[i];
-      kept += (logits[i] >= pivot) == from_pivot_up;
+    for (int64_t i = 0; i < size; i += kLanes) {
+      const int n = lanes_left(size - i);
+      const VF some_logits = load_partial(logits + i, n), some_weights = load_partial(weights + i, n);
+      const uint32_t side = (mask_less_equal(broadcast(pivot), some_logits) ^ others) & lanes_inside(i, size);
+      store_set(kept_logits + kept, some_logits, side);
+      store_set(kept_weights + kept, some_weights, side);
+      kept += __builtin_popcount(side);
     }
-    size = kept;
+    *this = {kept_logits, kept_weights, kept};
   }
 };
 
@@ -68,33 +96,43 @@ struct Cut {
 
 // Finds the highest logit such that the weights from it up sum to at least `target`; the lowest one if none do.
 Cut find_cut(const Candidates& candidates, double target) {
-  Rest rest{candidates.rest_logits, candidates.rest_weights, candidates.size};
-  std::memcpy(rest.logits, candidates.logits, candidates.size * sizeof(float));
-  std::memcpy(rest.weights, candidates.weights, candidates.size * sizeof(float));
+  Rest rest{candidates.logits, candidates.weights, candidates.size};
   double above = 0;
-  while (true) {
-    const float lowest = row_min(rest.logits, rest.size), highest = row_max(rest.logits, rest.size);
-    if (lowest == highest) return {lowest, above};
-    const int64_t low = order_of(lowest), high = order_of(highest);
-    const float pivot = value_at(high - (high - low) / 2);  // low < pivot <= high: both sides lose something
+  for (int pass = 0;; ++pass) {
+    const Bounds range = bounds_of(rest.logits, rest.size);
+    if (range.lowest == range.highest) return {range.lowest, above};
+    const float pivot = pivot_of(range, pass);
     const double sum = above + rest.weight_from(pivot);
     if (sum < target) above = sum;
-    rest.keep_side(pivot, sum >= target);
+    rest.keep_side(pivot, sum >= target, candidates.rest_logits, candidates.rest_weights);
   }
 }
 
-// Keeps what lies above the cut, and the first num_ties of what lies on it.
+// Keeps what lies above the cut, and the first num_ties of what lies on it; weights are not used.
 void keep_from(Candidates& c, float cut, int64_t num_ties) {
   int64_t kept = 0;
   for (int64_t i = 0; i < c.size; ++i) {
     const float logit = c.logits[i];
     c.ids[kept] = c.ids[i];
     c.logits[kept] = logit;
-    c.weights[kept] = c.weights[i];
     kept += (logit > cut) | ((logit == cut) & (num_ties > 0));
     num_ties -= logit == cut;
   }
   c.size = kept;
+}
+
+// Does the same to the weights alone, where what is not kept gets none.
+void keep_weights_from(Candidates& c, float cut, int64_t num_ties) {
+  for (int64_t i = 0; i < c.size; i += kLanes) {
+    const int n = lanes_left(c.size - i);
+    const VF logits = load_partial(c.logits + i, n);
+    store_partial(c.weights + i, select_less(logits, broadcast(cut), zero(), load_partial(c.weights + i, n)), n);
+    const uint32_t from_cut = mask_less_equal(broadcast(cut), logits) & lanes_inside(i, c.size);
+    uint32_t ties = from_cut & ~mask_less(broadcast(cut), logits);
+    for (; ties != 0; ties &= ties - 1) {
+      if (num_ties-- <= 0) c.weights[i + __builtin_ctz(ties)] = 0.0f;
+    }
+  }
 }
 
 }  // namespace
@@ -112,7 +150,7 @@ void keep_heaviest(Candidates& candidates, double target) {
   while (candidates.logits[tie] != cut.logit) ++tie;
   const double weight = candidates.weights[tie];
   const double num_ties = weight > 0 ? std::ceil((target - cut.above) / weight) : 0.0;
-  keep_from(candidates, cut.logit, num_ties < 1 ? 1 : static_cast<int64_t>(num_ties));
+  keep_weights_from(candidates, cut.logit, num_ties < 1 ? 1 : static_cast<int64_t>(num_ties));
 }
 
 void collect_highest(const float* row, int64_t size, float largest, int64_t count, Candidates& candidates) {

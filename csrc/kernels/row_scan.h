@@ -51,7 +51,7 @@ static inline double write_weights(const float* row, int64_t size, float largest
 }
 
 // Tokens that may be among the most probable ones: parallel arrays in rising order of id, each with room for the
-// vocabulary.
+// vocabulary, and for the rest of a vector that is stored at its end.
 struct Candidates {
   int32_t* ids;
   float* logits;
@@ -62,37 +62,46 @@ struct Candidates {
   int64_t size;
 };
 
+static inline int64_t candidate_room(int64_t vocab_size) { return vocab_size + VF::kLanes; }
+
 // Bytes of scratch for the candidates of a row of vocab_size logits.
-static inline size_t candidate_bytes(int64_t vocab_size) { return 6 * sizeof(float) * static_cast<size_t>(vocab_size); }
+static inline size_t candidate_bytes(int64_t vocab_size) {
+  return 6 * sizeof(float) * static_cast<size_t>(candidate_room(vocab_size));
+}
 
 static inline Candidates no_candidates(std::byte* scratch, int64_t vocab_size) {
   float* floats = reinterpret_cast<float*>(scratch);
+  const int64_t room = candidate_room(vocab_size);
   return {reinterpret_cast<int32_t*>(floats),
-          floats + vocab_size,
-          floats + 2 * vocab_size,
-          floats + 3 * vocab_size,
-          floats + 4 * vocab_size,
-          floats + 5 * vocab_size,
+          floats + room,
+          floats + 2 * room,
+          floats + 3 * room,
+          floats + 4 * room,
+          floats + 5 * room,
           0};
 }
 
-// Collects all tokens whose logit is at least `lowest`.
-static inline void collect(const float* row, int64_t size, float lowest, Candidates& candidates) {
-  candidates.size = 0;
+// Collects all tokens whose logit is at least `lowest`, and their weights if `row_weights` are given.
+static inline void collect(const float* row, int64_t size, float lowest, Candidates& candidates,
+                           const float* row_weights = nullptr) {
+  int64_t count = 0;
   for (int64_t i = 0; i < size; i += VF::kLanes) {
-    uint32_t found = mask_less_equal(broadcast(lowest), load_clean(row, i, size)) & lanes_inside(i, size);
-    for (; found != 0; found &= found - 1) {
-      const int64_t id = i + __builtin_ctz(found);
-      candidates.ids[candidates.size] = static_cast<int32_t>(id);
-      candidates.logits[candidates.size++] = clean(row[id]);
-    }
+    const VF logits = load_clean(row, i, size);
+    const uint32_t found = mask_less_equal(broadcast(lowest), logits) & lanes_inside(i, size);
+    if (found == 0) continue;
+    store_set_numbers(candidates.ids + count, static_cast<int32_t>(i), found);
+    store_set(candidates.logits + count, logits, found);
+    if (row_weights) store_set(candidates.weights + count, load_partial(row_weights + i, lanes_left(size - i)), found);
+    count += __builtin_popcount(found);
   }
+  candidates.size = count;
 }
 
 // Keeps the `count` candidates with the highest logits, ties to the lowest ids; their weights are not used.
 void keep_highest(Candidates& candidates, int64_t count);
 
-// Keeps the fewest candidates of highest logit whose weights sum to at least `target`, ties to the lowest ids.
+// Sets all weights to zero but those of the fewest candidates of highest logit whose weights sum to at least `target`,
+// ties to the lowest ids.
 void keep_heaviest(Candidates& candidates, double target);
 
 // Collects at least the `count` highest logits of a row (count <= size) whose largest logit is known, then keeps just

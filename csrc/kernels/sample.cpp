@@ -66,8 +66,7 @@ void collect_heaviest(const float* row, int64_t size, float largest, const Sampl
   const double total = write_weights(row, size, largest, parameters.temperature, candidates.row_weights);
   // Nearly always one of the first tries is enough; each is one pass over the row, and the last takes every token.
   for (const float gap : {4.0f, 8.0f, 12.0f, 16.0f, INFINITY}) {
-    collect(row, size, largest - gap * parameters.temperature, candidates);
-    for (int64_t i = 0; i < candidates.size; ++i) candidates.weights[i] = candidates.row_weights[candidates.ids[i]];
+    collect(row, size, largest - gap * parameters.temperature, candidates, candidates.row_weights);
     if (sum_of(candidates.weights, candidates.size) >= parameters.top_p * total) break;
   }
   keep_heaviest(candidates, parameters.top_p * total);
@@ -84,7 +83,7 @@ void drop_light(Candidates& candidates, float least_weight) {
   candidates.size = kept;
 }
 
-// Leaves in `candidates` the tokens that top_k, min_p and top_p keep, with their weights.
+// Leaves in `candidates` the tokens that top_k, min_p and top_p keep, with their weights, and others without weight.
 void limit(const float* row, int64_t size, float largest, const SamplingParameters& parameters,
            Candidates& candidates) {
   if (parameters.top_k > 0 && parameters.top_k < static_cast<float>(size)) {

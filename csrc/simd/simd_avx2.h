@@ -47,6 +47,28 @@ static inline VF select_less(VF a, VF b, VF x, VF y) {
 static inline uint32_t mask_less(VF a, VF b) { return _mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)); }
 static inline uint32_t mask_less_equal(VF a, VF b) { return _mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_LE_OQ)); }
 
+// The numbers of the lanes whose bits are set in a mask, side by side; what follows them has no meaning.
+struct SetLanes {
+  uint8_t of_mask[256][8];
+  constexpr SetLanes() : of_mask() {
+    for (int mask = 0; mask < 256; ++mask) {
+      for (int lane = 0, count = 0; lane < 8; ++lane) {
+        if (mask >> lane & 1) of_mask[mask][count++] = static_cast<uint8_t>(lane);
+      }
+    }
+  }
+};
+static constexpr SetLanes kSetLanes;
+static inline __m256i set_lanes(uint32_t mask) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(kSetLanes.of_mask[mask])));
+}
+static inline void store_set(float* p, VF a, uint32_t mask) {
+  _mm256_storeu_ps(p, _mm256_permutevar8x32_ps(a.v, set_lanes(mask)));
+}
+static inline void store_set_numbers(int32_t* p, int32_t first, uint32_t mask) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_add_epi32(_mm256_set1_epi32(first), set_lanes(mask)));
+}
+
 static inline float reduce_add(VF a) {
   __m128 half = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   half = _mm_add_ps(half, _mm_movehl_ps(half, half));

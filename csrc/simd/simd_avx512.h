@@ -38,6 +38,15 @@ static inline VF select_less(VF a, VF b, VF x, VF y) {
 static inline uint32_t mask_less(VF a, VF b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 static inline uint32_t mask_less_equal(VF a, VF b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ); }
 
+static inline void store_set(float* p, VF a, uint32_t mask) {
+  store(p, {_mm512_maskz_compress_ps(static_cast<__mmask16>(mask), a.v)});
+}
+static inline void store_set_numbers(int32_t* p, int32_t first, uint32_t mask) {
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i numbers = _mm512_add_epi32(_mm512_set1_epi32(first), lanes);
+  _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), numbers));
+}
+
 static inline float reduce_add(VF a) {
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
   __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

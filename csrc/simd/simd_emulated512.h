@@ -62,6 +62,15 @@ static inline uint32_t mask_less_equal(VF a, VF b) {
          static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LE_OQ))) << 8;
 }
 
+static inline void store_set(float* p, VF a, uint32_t mask) {
+  float lanes[16];
+  store(lanes, a);
+  for (; mask != 0; mask &= mask - 1) *p++ = lanes[__builtin_ctz(mask)];
+}
+static inline void store_set_numbers(int32_t* p, int32_t first, uint32_t mask) {
+  for (; mask != 0; mask &= mask - 1) *p++ = first + __builtin_ctz(mask);
+}
+
 static inline float reduce_add(VF a) {
   const __m256 eight = _mm256_add_ps(a.low, a.high);
   __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -47,6 +47,15 @@ static inline uint32_t lane_bits(uint32x4_t mask) {
 static inline uint32_t mask_less(VF a, VF b) { return lane_bits(vcltq_f32(a.v, b.v)); }
 static inline uint32_t mask_less_equal(VF a, VF b) { return lane_bits(vcleq_f32(a.v, b.v)); }
 
+static inline void store_set(float* p, VF a, uint32_t mask) {
+  float lanes[4];
+  store(lanes, a);
+  for (; mask != 0; mask &= mask - 1) *p++ = lanes[__builtin_ctz(mask)];
+}
+static inline void store_set_numbers(int32_t* p, int32_t first, uint32_t mask) {
+  for (; mask != 0; mask &= mask - 1) *p++ = first + __builtin_ctz(mask);
+}
+
 static inline float reduce_add(VF a) {
   const float32x2_t half = vadd_f32(vget_low_f32(a.v), vget_high_f32(a.v));
   return vget_lane_f32(half, 0) + vget_lane_f32(half, 1);

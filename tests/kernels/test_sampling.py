@@ -39,9 +39,9 @@ def random_logits(rng, size, scale=3.0):
 
 
 @pytest.mark.parametrize("parameters", LIMITS)
-@pytest.mark.parametrize("size", [3, 50, 1025, 5000])
-def test_draws_what_the_reference_draws(cpu, rng, parameters, size):
-    logits = random_logits(rng, size)
+@pytest.mark.parametrize(("size", "scale"), [(3, 3.0), (50, 3.0), (1025, 3.0), (5000, 3.0), (50, 0.01), (5003, 0.01)])
+def test_draws_what_the_reference_draws(cpu, rng, parameters, size, scale):
+    logits = random_logits(rng, size, scale)
     np.testing.assert_array_equal(draw(cpu, logits, parameters), draw(REFERENCE, logits, parameters))
 
 
