@@ -27,9 +27,12 @@ using Clock = std::chrono::steady_clock;
 // Bridges the gap between two steps of a busy engine, up to a millisecond of Python: to wake a sleeping thread takes
 // a tenth of that, and the first operation of a step would wait for it.
 constexpr auto kSpinBeforeSleep = std::chrono::milliseconds(2);
+// With more threads than processors, spinning takes time from whoever has work.
+constexpr auto kCrowdedSpinBeforeSleep = std::chrono::microseconds(50);
 // A waiter at a barrier gives its core away after this many pauses (about 20 microseconds): the late worker may need
 // it.
 constexpr int kPausesBeforeYield = 1024;
+constexpr int kCrowdedPausesBeforeYield = 16;
 // An idle worker offers its core to others after this many (about a microsecond).
 constexpr int kPausesPerYield = 64;
 
@@ -59,8 +62,8 @@ int num_usable_cpus() {
 
 // What the pool's threads share. Each group of fields written by different threads has its own cache line.
 struct PoolState {
-  explicit PoolState(int num_threads) : count(num_threads), owner_pid(getpid()), scratch(num_threads) {
-    pauses_before_yield = num_threads > num_usable_cpus() ? 16 : kPausesBeforeYield;
+  explicit PoolState(int num_threads)
+      : count(num_threads), owner_pid(getpid()), is_crowded(num_threads > num_usable_cpus()), scratch(num_threads) {
     start_threads();
   }
 
@@ -73,7 +76,7 @@ struct PoolState {
 
   const int count;
   const pid_t owner_pid;
-  int pauses_before_yield;
+  const bool is_crowded;                // by more threads than processors
   std::vector<AlignedStorage> scratch;  // one per worker
   std::vector<std::thread> threads;     // workers 1 .. count - 1
   std::mutex run_mutex;
@@ -106,7 +109,7 @@ void PoolState::end_threads() {
 }
 
 void PoolState::wait_for_work(uint32_t seen) {
-  const auto deadline = Clock::now() + kSpinBeforeSleep;
+  const auto deadline = Clock::now() + (is_crowded ? kCrowdedSpinBeforeSleep : kSpinBeforeSleep);
   while (Clock::now() < deadline) {
     for (int i = 0; i < kPausesPerYield; ++i) {
       if (generation.load(std::memory_order_acquire) != seen) return;
@@ -142,6 +145,7 @@ void PoolState::wait_at_barrier() {
     barrier_phase.store(phase + 1, std::memory_order_release);
     return;
   }
+  const int pauses_before_yield = is_crowded ? kCrowdedPausesBeforeYield : kPausesBeforeYield;
   for (int pauses = 0; barrier_phase.load(std::memory_order_acquire) == phase; ++pauses) {
     if (pauses < pauses_before_yield) {
       pause();

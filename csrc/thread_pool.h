@@ -3,7 +3,7 @@
 //
 // Invariants:
 // 1. The caller of run() is worker 0; run() returns after every worker has returned from the function.
-// 2. Idle threads spin for two milliseconds, yielding to others, and then sleep in the kernel.
+// 2. Idle threads spin for two milliseconds at most, yielding to others, and then sleep in the kernel.
 // 3. A pool that crossed a fork() starts fresh threads in the child (revive_after_fork).
 #pragma once
 
