@@ -232,6 +232,14 @@ def test_expert_model_reads_fewer_bytes_than_it_stores() -> None:
     assert one < many <= weights.total_bytes
 
 
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b", "minimax-m2"])
+def test_activations_of_every_chosen_expert_have_room(name: str) -> None:
+    one, three = (read_plan_spec(changed(name, num_experts_per_tok=n)) for n in (1, 3))
+    config = shipped_models()[name].config
+    width = config.get("moe_intermediate_size", config["intermediate_size"])
+    assert three.workspace_width - one.workspace_width == 2 * 3 * width
+
+
 @pytest.mark.parametrize("model_type", ["mamba", "rwkv", "llama4", None])
 def test_unknown_architecture_is_refused_by_name(model_type: str | None) -> None:
     with pytest.raises(UnsupportedModelError, match=f"{model_type!r} is not known"):

@@ -16,7 +16,7 @@ def read_mixtral(fields: Fields) -> PlanSpec:
         max_position=fields.need("max_position_embeddings"),
         vocab_size=fields.need("vocab_size"),
         attention=(AttentionKind(layers, fields.kv_elements, fields.get("sliding_window", None)),),
-        workspace_width=fields.workspace_width(width),
+        workspace_width=fields.workspace_width(width * fields.need("num_experts_per_tok")),
         parameters=Parameters(
             embedding=fields.table,
             head=fields.head(tied=False),
