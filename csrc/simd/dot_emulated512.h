@@ -2,6 +2,7 @@
 // logic with the BF16 and VNNI instructions' meaning. For tests only. See dot.h.
 #pragma once
 
+#include <cfloat>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -50,8 +51,14 @@ static inline VF odd_bf16(VI pairs) {
 
 #define OCTAVO_BF16_DOT 1
 
+// Zero, with the sign of a, where a is smaller than the normal numbers.
+static inline VF flush(VF a) { return select_less(abs(a), broadcast(FLT_MIN), a * zero(), a); }
+
+static inline VF flushing_fma(VF a, VF b, VF c) { return flush(fma(flush(a), flush(b), flush(c))); }
+
+// After Intel's pseudo-code for vdpbf16ps: the upper product first.
 static inline VF dot_bf16(VF sum, VI weights, VI x) {
-  return fma(odd_bf16(weights), odd_bf16(x), fma(even_bf16(weights), even_bf16(x), sum));
+  return flushing_fma(even_bf16(weights), even_bf16(x), flushing_fma(odd_bf16(weights), odd_bf16(x), sum));
 }
 
 // Sum of the products of unsigned bytes of the weights and signed bytes of x in each lane.
