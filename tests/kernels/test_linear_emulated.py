@@ -1,4 +1,4 @@
-"""The emulated dot product of bf16: the bits that Intel's manual says, so that it stands for the processors that have the instruction."""
+"""The emulated dot product of bf16: the bits that Intel's manual says, as it stands for processors that have the instruction."""
 
 import numpy as np
 import pytest
