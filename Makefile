@@ -10,7 +10,7 @@ SOURCES := pyproject.toml CMakeLists.txt requirements/lock.txt \
 	$(shell find src csrc -type f ! -name '*.pyc' ! -name '*.so')
 
 .DELETE_ON_ERROR:
-.PHONY: help demo serve test test-arm soak nightly lint format bench clean
+.PHONY: help demo serve test test-arm test-emulated soak nightly lint format bench clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,11 @@ test: $(VENV)/.test ## run every test against the installed package
 
 test-arm: $(VENV)/.build ## run the kernel tests on emulated Arm processors (on Debian)
 	@tests/arm/run.sh
+
+test-emulated: $(VENV)/.test ## run the kernel tests on AVX-512 and AMX in plain loops, whatever the processor
+	@$(INSTALL) --no-build-isolation --no-deps --upgrade --target build/emulated/package \
+		-C cmake.define.OCTAVO_EMULATED_ISA=ON -C build-dir=build/emulated/objects .
+	@PYTHONPATH=build/emulated/package $(BIN)/python -m pytest -q tests/kernels -k emulated
 
 soak: $(VENV)/.test ## 256 streams and leaving clients on a real engine for ten minutes
 	@OCTAVO_SOAK_SECONDS=600 $(BIN)/python -m pytest -q tests/server/test_soak.py
