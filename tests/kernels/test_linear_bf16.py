@@ -1,4 +1,4 @@
-"""The products of bf16 on tiles: the bits that Intel's manual says, on a processor that has tiles or on emulated ones.
+"""The products of bf16 by instructions for them: the bits that Intel's manual says, on tiles or vectors, emulated or not.
 
 The other tests of this folder run on them too, as on every instruction set.
 """
@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernels.test_linear import product
+from kernels.test_linear import normal, product
 from kernels.weight_cases import dense_tensor
 from octavo import _cpu
 from octavo.kernels.cpu import CpuOperations, instruction_sets
 from octavo.kernels.rounding import bf16_bits, bf16_values
 
 TILE_SETS = [name for name in instruction_sets() if name.endswith("_amx")]
+VECTOR_SETS = [name for name in instruction_sets() if name == "emulated512"]
 
 
-@pytest.fixture(scope="module", params=TILE_SETS)
+@pytest.fixture(scope="module")
 def ops(request):
     return CpuOperations(2, instruction_set=request.param)
 
@@ -38,9 +39,10 @@ def tdpbf16ps(sums: np.ndarray, x: np.ndarray, weights: np.ndarray) -> np.ndarra
     return sums + (chains[0] + chains[1])
 
 
+@pytest.mark.parametrize("ops", TILE_SETS, indirect=True)
 @pytest.mark.parametrize("num_rows", [1, 15, 16, 17, 33, 48, 96, 97])
 @pytest.mark.parametrize(("num_outputs", "num_inputs"), [(32, 32), (70, 416), (33, 799)])
-def test_sums_are_added_as_the_manual_says(ops, rng, num_rows, num_outputs, num_inputs):
+def test_tiles_are_added_as_the_manual_says(ops, rng, num_rows, num_outputs, num_inputs):
     x = rng.standard_normal((num_rows, num_inputs)).astype(np.float32)
     weights = as_bf16(rng.standard_normal((num_outputs, num_inputs)).astype(np.float32))
     padding = ((0, 0), (0, -num_inputs % 32))
@@ -52,6 +54,19 @@ def test_sums_are_added_as_the_manual_says(ops, rng, num_rows, num_outputs, num_
     assert product(ops, x, packed).tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("ops", VECTOR_SETS, indirect=True)
+@pytest.mark.parametrize(("num_outputs", "num_inputs"), [(32, 32), (70, 416), (33, 798)])
+def test_of_each_pair_in_a_vector_the_second_is_added_first(ops, rng, num_outputs, num_inputs):
+    x = as_bf16(normal(rng, 13, num_inputs))
+    weights = as_bf16(normal(rng, num_outputs, num_inputs))
+    expected = np.zeros((13, num_outputs), np.float32)
+    for first in range(0, num_inputs, 2):
+        for k in (first + 1, first):  # a product of two bf16 is exact, so that each step rounds once
+            expected += x[:, k, None] * weights[None, :, k]
+    assert product(ops, x, ops.pack_weight([dense_tensor(weights)], "bf16")).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("ops", TILE_SETS + VECTOR_SETS, indirect=True)
 @pytest.mark.parametrize(
     ("exponent_of_x", "exponent_of_weight", "exponent_of_sum"),
     [(-126, 0, -120), (-60, -66, -120), (-60, -67, None), (-127, 60, None), (60, -127, None)],
