@@ -60,9 +60,10 @@ def _errors(operation: Schema) -> Iterator[tuple[str, str]]:
 
 def _describe_operation(operation: Schema) -> str:
     lines = []
-    if "parameters" in operation:
-        names = ", ".join(f"`{parameter['name']}`" for parameter in operation["parameters"])
-        lines.append(f"\nIn the path: {names}.\n")
+    for place in ("path", "query"):
+        names = [f"`{parameter['name']}`" for parameter in operation.get("parameters", ()) if parameter["in"] == place]
+        if names:
+            lines.append(f"\nIn the {place}: {', '.join(names)}.\n")
     if "requestBody" in operation:
         (content,) = operation["requestBody"]["content"].values()
         lines.append(f"\nBody: {_type_text(content['schema'])}.\n")

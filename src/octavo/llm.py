@@ -372,17 +372,17 @@ def _is_conversation(prompt: Any) -> bool:
 
 
 def _read_prompt(prompt: PromptLike) -> dict[str, Any]:
-    """Returns the fields of one prompt under the names of `Engine.add_request`."""
+    """Returns the fields of one prompt under the names of `Engine.add_request`; one that is None counts as not given."""
     if not isinstance(prompt, Mapping):
         return {"prompt": prompt}
-    fields = dict(prompt)
+    fields = {name: value for name, value in prompt.items() if value is not None}
     texts = [fields.pop(name) for name in ("prompt", "prompt_token_ids") if name in fields]
-    unknown = set(fields) - {"cache_salt", "priority", "retain"}
+    unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt", "priority", "retain"}
     if len(texts) != 1 or unknown:
         raise RequestError(
-            f"a prompt has the fields {sorted(prompt)}; it takes prompt or prompt_token_ids, and cache_salt, priority, retain",
+            f"a prompt has the fields {list(prompt)}; it takes either prompt or prompt_token_ids, and cache_salt, priority, retain",
             field="prompt",
         )
-    if "prompt_token_ids" in prompt and isinstance(texts[0], str):
+    if isinstance(prompt.get("prompt_token_ids"), str):
         raise RequestError("prompt_token_ids is a text; it takes a list of token ids", field="prompt_token_ids")
     return {"prompt": texts[0], **fields}

@@ -25,6 +25,12 @@ def test_every_form_of_a_prompt_is_the_same_prompt(llm):
     assert [output.outputs[0].token_ids for output in llm.generate(forms, GREEDY)] == answers
 
 
+@pytest.mark.parametrize("prompt", [{"prompt": "hello"}, {"prompt_token_ids": list(b"hello")}])
+def test_a_field_of_a_prompt_that_is_none_counts_as_not_given(llm, prompt):
+    nothing = dict.fromkeys(["prompt", "prompt_token_ids", "cache_salt", "priority", "retain"])
+    assert llm.generate(nothing | prompt, GREEDY)[0].outputs == llm.generate(prompt, GREEDY)[0].outputs
+
+
 def test_results_come_in_the_order_of_the_prompts(llm):
     params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in (9, 1, 5)]
     outputs = llm.generate(["one", "two", "three"], params)
@@ -49,6 +55,8 @@ def test_progress_is_reported_up_to_the_end(llm):
         ["good", {"prompt": "a", "prompt_token_ids": [1]}],
         ["good", {"text": "a"}],
         ["good", {}],
+        ["good", {"prompt": "a", "text": None}],
+        ["good", {"prompt": "a", 1: 2}],
     ],
 )
 def test_one_refused_prompt_refuses_the_call_and_leaves_nothing(llm, prompts):

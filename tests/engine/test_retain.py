@@ -5,6 +5,7 @@ import pytest
 import octavo.llm
 from engine.tiny_engine import answer, full_attention, run
 from octavo import LLM, SamplingParams
+from octavo.engine.retain import read_retentions
 from octavo.errors import CapacityError, RequestError
 from octavo.memory.claims import Retention
 
@@ -67,6 +68,7 @@ def test_choices_and_beams_ask_for_their_request(models):
         "high",
         [3],
         {},
+        {"priority": None},
         {"priority": 101},
         {"priority": -1},
         {"priority": 1.5},
@@ -109,6 +111,17 @@ def test_a_prompts_own_salt_counts_for_its_pin(llm):
     assert llm.pin_prefix(prompt, cache_salt="a").id == pinned.id
     with pytest.raises(RequestError, match="cache_salt='a' is not 'b'"):
         llm.pin_prefix(prompt, cache_salt="b")
+
+
+def test_a_prompt_without_a_salt_is_pinned_for_the_calls(llm):
+    for index, own in enumerate([{}, {"cache_salt": None}]):
+        pinned = llm.pin_prefix({"prompt_token_ids": prompt_of(index)} | own, cache_salt="a")
+        assert (hits(llm.engine, index), hits(llm.engine, index, cache_salt="a")) == (0, 32)
+        assert llm.release_prefix(pinned.id, cache_salt="a")
+
+
+def test_a_field_of_retain_that_is_none_counts_as_not_given():
+    assert read_retentions({"priority": 7, "ttl_s": None, "start": None, "end": None}) == read_retentions({"priority": 7})
 
 
 def test_with_everything_pinned_the_largest_request_runs(models):

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 
 from engine.tiny_engine import TinyModels
 from octavo.models.chat_template import ChatTemplate
+from octavo.server.protocol.base import RequestBody
 from server.running import RunningServer, running_server
 
 TEMPLATE = (
@@ -360,6 +362,17 @@ def check_refused(server: RunningServer, endpoint: str, fields: dict[str, Any], 
     response = server.http.post(ENDPOINTS[endpoint].path, json=ENDPOINTS[endpoint].base | fields)
     assert response.status_code == (404 if name == "model" else 400), response.text
     assert response.json()["error"]["param"].startswith(name), response.text
+
+
+def bodies(base: type[RequestBody] = RequestBody) -> set[type[RequestBody]]:
+    """Returns the kinds of bodies that a client sends, and of their parts."""
+    return {base}.union(*map(bodies, base.__subclasses__()))
+
+
+@pytest.mark.parametrize("body", sorted(bodies(), key=lambda body: body.__qualname__), ids=lambda body: body.__qualname__)
+def test_every_field_that_may_be_left_out_may_be_null(body: type[RequestBody]) -> None:
+    optional = {name: item.annotation for name, item in body.model_fields.items() if not item.is_required()}
+    assert [name for name, allowed in optional.items() if NoneType not in (allowed, *get_args(allowed))] == []
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)

@@ -40,9 +40,10 @@ def read_retentions(retain: Retain | None) -> tuple[Retention, ...]:
 
 def _read_retention(given: Retention | Mapping[str, Any]) -> Retention:
     values = asdict(given) if isinstance(given, Retention) else given
-    if not isinstance(values, Mapping) or not set(values) <= {item.name for item in fields(Retention)} or "priority" not in values:
+    known = {item.name for item in fields(Retention)}
+    if not isinstance(values, Mapping) or not set(values) <= known or values.get("priority") is None:
         raise _reject(f"has {given!r}; it takes a map of {_names()}, of which priority must be given")
-    retention = Retention(**values)
+    retention = Retention(**{name: value for name, value in values.items() if value is not None})
     if type(retention.priority) is not int or not 0 <= retention.priority <= MAX_PRIORITY:
         raise _reject(f"has priority={retention.priority!r}; it must be a whole number from 0 to {MAX_PRIORITY}")
     check_ttl("retain", retention.ttl_s)

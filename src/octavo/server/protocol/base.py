@@ -61,12 +61,12 @@ class Retention(RequestBody):
     Attributes:
         priority: 0 to 100, 50 for a request that asks for nothing; blocks of lower priority are dropped first.
         ttl_s: seconds from the end of the request; no end if not given.
-        start, end: the tokens, prompt and answer counted.
+        start, end: the tokens, prompt and answer counted; from the first to the last if not given.
     """
 
     priority: Annotated[int, Field(ge=0, le=100)]
     ttl_s: Annotated[FiniteFloat, Field(gt=0)] | None = None
-    start: Annotated[int, Field(ge=0)] = 0
+    start: Annotated[int, Field(ge=0)] | None = None
     end: Annotated[int, Field(ge=1)] | None = None
 
 

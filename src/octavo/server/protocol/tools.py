@@ -70,7 +70,7 @@ class PastToolCall(RequestBody):
     """A call in the conversation."""
 
     id: Name
-    type: Literal["function"] = "function"
+    type: Literal["function"] | None = None
     function: PastFunctionCall
 
     def for_template(self, path: str) -> dict[str, Any]:
