@@ -12,6 +12,7 @@ import pytest
 
 import octavo
 from engine.tiny_engine import GEMMA_SPEC, SPEC, answer, bits, full_attention, run
+from octavo.engine.stall_watch import StallWatch
 from octavo.errors import SnapshotError
 from octavo.llm import LLM
 from octavo.sampling_params import SamplingParams
@@ -103,6 +104,58 @@ def test_what_is_being_saved_is_not_written_to(models, tmp_path):
     engine.check_invariants()
     alone = models.engine(spec=full_attention(), enable_prefix_caching=False)
     assert bits(engine.take(request_id)) == bits(answer(alone, [TOKENS], PARAMS)[0])
+
+
+def check_waits(engine):
+    """Asserts that nothing runs, and that nobody takes that for a stall."""
+    watch = StallWatch(engine, clock=iter(range(0, 10_000, 100)).__next__)
+    for _ in range(5):
+        assert engine.step() == []
+        assert watch.check() is None
+        engine.check_invariants()
+
+
+def test_a_request_that_needs_the_whole_pool_waits_for_a_save(models, tmp_path):
+    spec, params = full_attention(), SamplingParams(max_tokens=27, temperature=0.0, logprobs=2, ignore_eos=True)
+    engine = models.engine(spec=spec, kv_memory="10 blocks")
+    request_id = engine.add_request(TOKENS, params)  # 160 tokens in the end
+    while not engine.peek(request_id).outputs[0].token_ids:
+        engine.step()
+    held = engine.sessions.hold(TOKENS, ())
+    while engine.step():
+        pass
+    assert len(TOKENS) + len(engine.peek(request_id).outputs[0].token_ids) == 9 * 16 + 1, "the copy of a block is one too many"
+    check_waits(engine)
+    engine.sessions.write(held, tmp_path / "s")
+    engine.sessions.let_go(held)
+    run(engine)
+    assert bits(engine.take(request_id)) == bits(answer(models.engine(spec=spec, enable_prefix_caching=False), [TOKENS], params)[0])
+
+
+def test_a_request_that_needs_the_whole_pool_waits_for_a_load(models, tmp_path):
+    spec = full_attention()
+    llm_on(models.engine(spec=spec)).save_session(tmp_path / "s", TOKENS)
+    engine = models.engine(spec=spec, kv_memory="9 blocks")
+    loading = engine.sessions.begin(engine.sessions.open(tmp_path / "s", ()), ())
+    request_id = engine.add_request(TOKENS[::-1], PARAMS)
+    check_waits(engine)
+    engine.sessions.read(loading)
+    assert engine.sessions.finish(loading).num_tokens == len(TOKENS)
+    run(engine)
+    expected = answer(models.engine(spec=spec, enable_prefix_caching=False), [TOKENS[::-1]], PARAMS)[0]
+    assert bits(engine.take(request_id)) == bits(expected)
+
+
+def test_when_no_session_is_under_way_a_stall_is_one(models, tmp_path):
+    engine = models.engine()
+    llm_on(engine).save_session(tmp_path / "s", TOKENS)
+    llm_on(engine).load_session(tmp_path / "s")
+    assert engine.reset_prefix_cache()
+    llm_on(engine).load_session(tmp_path / "s")
+    request_id = engine.add_request(TOKENS, PARAMS)
+    watch = StallWatch(engine, clock=iter((0, 100)).__next__)
+    assert watch.check() is None
+    assert watch.check().request_id == request_id
 
 
 # ---- what does not fit

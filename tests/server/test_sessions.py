@@ -51,6 +51,17 @@ def test_a_session_outlives_its_server(start) -> None:
         assert cached_tokens(server) == len(PROMPT)
 
 
+def test_no_block_is_held_while_the_weights_are_read(models: TinyModels, tmp_path: Path) -> None:
+    engine = models.engine()
+    sessions, used = engine.sessions, []
+    take_fingerprint = sessions._fingerprint
+    sessions._fingerprint = lambda: used.append(engine.stats().memory.num_used_blocks) or take_fingerprint()
+    with running_server(engine, session_dir=str(tmp_path / "sessions")) as server:
+        assert post(server, "mine", "save", prompt=PROMPT).status_code == 200
+        server.wait_until_idle()
+    assert used[0] == 0
+
+
 def test_sessions_are_listed(start) -> None:
     with start() as server:
         assert server.http.get("/octavo/sessions").json() == {"sessions": []}

@@ -6,6 +6,7 @@ names, HTTP, how a conversation got into memory.
 Invariants:
 1. Files are read and written off the engine's thread if the caller wants: only `hold`, `begin` and the two ends touch the memory.
 2. What is saved is whole: every token of the conversation, its last partial block too.
+3. Blocks are held for as long as bytes are moved, and for nothing else: a request that needs all others too waits so long.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -67,14 +68,22 @@ class Sessions:
     Args:
         blocks: uint8 ``[num_blocks, block_bytes]``, the pool's storage.
         fingerprint: called when it is first needed: it reads all weights.
+
+    Attributes:
+        num_under_way: saves and loads that hold blocks now.
     """
 
     def __init__(self, kv: KVManager, blocks: np.ndarray, fingerprint: Callable[[], Fingerprint]):
         self._kv = kv
         self._blocks = blocks
         self._fingerprint = fingerprint
+        self.num_under_way = 0
 
     # ---- saving
+
+    def prepare(self) -> None:
+        """On any thread, before `hold`: does what takes long and needs no blocks."""
+        self._fingerprint()
 
     def hold(self, token_ids: list[int], namespace: Hashable) -> HeldSession:
         """On the engine's thread: keeps a conversation in memory, to be written.
@@ -89,6 +98,7 @@ class Sessions:
                 hint="raise kv_memory, and keep enable_prefix_caching on",
             )
         cache, blocks = self._kv.restorer.hold(token_ids, namespace, match)
+        self.num_under_way += 1
         return HeldSession(cache, namespace, token_ids, blocks)
 
     def write(self, held: HeldSession, path: Path) -> SessionInfo:
@@ -113,6 +123,7 @@ class Sessions:
 
     def let_go(self, held: HeldSession) -> None:
         """On the engine's thread: ends `hold`."""
+        self.num_under_way -= 1
         self._kv.free(held.cache, held.token_ids)
 
     # ---- loading
@@ -145,6 +156,7 @@ class Sessions:
                 break
             restore = self._kv.restorer.begin(token_ids[:num_tokens], namespace, match.nodes, missing)
             if restore is not None:
+                self.num_under_way += 1
                 return LoadingSession(file, restore, match.num_tokens)
         return LoadingSession(file, None, match.num_tokens)
 
@@ -159,6 +171,7 @@ class Sessions:
         """On the engine's thread: makes what was read reusable, and closes the file."""
         num_tokens, restore = loading.num_known_tokens, loading.restore
         if restore is not None:
+            self.num_under_way -= 1
             num_tokens = max(num_tokens, self._kv.restorer.finish(restore))
             self._kv.free(restore.cache, restore.token_ids)
         loading.file.close()

@@ -1,4 +1,4 @@
-"""Notices that work waits and nothing runs, which only a fault of the engine can cause.
+"""Notices that work waits and nothing runs, which only a fault of the engine can cause, or blocks that move to or from a file.
 
 Owns: when that is so, and what is told of it. Must not know: who waits for the answers.
 """
@@ -18,7 +18,8 @@ class StallWatch:
     """Watches one engine.
 
     Args:
-        timeout_seconds: without a computed step for so long, although requests are in flight, the engine is stalled.
+        timeout_seconds: without a computed step for so long, although requests are in flight and no session that is saved or loaded
+            holds blocks, the engine is stalled.
         clock: seconds that never fall.
     """
 
@@ -41,7 +42,9 @@ class StallWatch:
         Side effects: writes all that the engine holds to the log. Another request is named only after another timeout.
         """
         now = self._clock()
-        if self._engine.num_steps != self._num_steps or not self._engine.has_unfinished_requests:
+        sessions = self._engine.sessions
+        is_held_up = sessions is not None and sessions.num_under_way > 0
+        if self._engine.num_steps != self._num_steps or not self._engine.has_unfinished_requests or is_held_up:
             self._num_steps, self._since = self._engine.num_steps, now
             return None
         seconds = now - self._since

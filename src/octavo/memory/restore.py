@@ -140,7 +140,8 @@ class PrefixRestorer:
     def hold(self, token_ids: Sequence[int], namespace: Hashable, match: PrefixMatch) -> tuple[SequenceCache, dict[Place, int]]:
         """Keeps a computed prefix in memory, unchanged, until the cache is freed; call it between steps.
 
-        A sequence that goes on in the prefix's partial last block copies it first.
+        A sequence that goes on in the prefix's partial last block copies it first. That takes a block more than the sequence was
+        admitted with: in a pool that it needs whole, it waits until the cache is freed.
 
         Args:
             match: of the whole prefix; nothing was evicted since it was found.

@@ -10,6 +10,7 @@ Invariants:
 1. A sequence that was accepted fits the pool alone, whatever its length up to ``max_tokens`` (checked at the door).
 2. The oldest running sequence that wants tokens is never preempted; so at least one sequence always advances.
 3. If sequences wait and none runs, the first of them is admitted, or its prefix is being read from disk, which ends.
+   Of both, blocks that a transfer to or from a file holds are excepted: who needs them waits until it ends.
 4. No sequence is admitted in a step in which a running one could not get its blocks.
 5. The order of service decides admission; the one exception is a sequence that waits for a prefix which a running sequence is
    about to finish, or which is being read from disk: those behind it may go first.

@@ -100,6 +100,7 @@ async def _open_directory(context: ServerContext) -> tuple[SessionDirectory, Ses
 
 
 async def _save(context: ServerContext, sessions: Sessions, path: Path, token_ids: list[int], namespace: object) -> SessionInfo:
+    await asyncio.to_thread(sessions.prepare)
     held = await context.engine.call(lambda _: sessions.hold(token_ids, namespace))
     try:
         return await asyncio.to_thread(sessions.write, held, path)
