@@ -36,7 +36,7 @@ def assert_idle(engine):
     assert memory.num_used_blocks == 0
     assert memory.num_free_blocks + memory.num_cached_blocks == memory.num_blocks
     assert not engine._in_flight.choices and not engine._in_flight.samplings and not engine._requests
-    assert engine._scheduler._free_rows and len(set(engine._scheduler._free_rows)) == engine._scheduler.limits.max_num_seqs
+    assert len(set(engine._scheduler._running_set.free_rows)) == engine._scheduler.limits.max_num_seqs
 
 
 @pytest.mark.parametrize("seed", range(NUM_RANDOM_STEPS // STEPS_PER_ENGINE))

@@ -100,7 +100,7 @@ class World:
         self.kv.check_invariants()
         running = self.scheduler.running
         assert running == sorted(running, key=lambda sequence: sequence.arrival)
-        rows = [*self.scheduler._free_rows, *(sequence.row for sequence in running)]
+        rows = [*self.scheduler._running_set.free_rows, *(sequence.row for sequence in running)]
         assert sorted(rows) == list(range(self.scheduler.limits.max_num_seqs)), "a row is lost or given twice"
         assert len(running) + len(self.scheduler.waiting) == len(self.alive)
 
@@ -119,7 +119,7 @@ class World:
         return (
             tuple(self._sequence_state(sequence) for sequence in self.sequences),
             tuple(sequence.sequence_id for sequence in self.scheduler.waiting),
-            tuple(self.scheduler._free_rows),
+            tuple(self.scheduler._running_set.free_rows),
             self.scheduler.is_admitting,
             tuple(pool._free),
             tuple((block_id, _path(pool.contents[block_id])) for block_id in pool._cached),

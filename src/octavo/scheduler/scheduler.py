@@ -18,7 +18,6 @@ Invariants:
    them; one that lost them waits for its token outside the queue.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import chain, count, islice
@@ -30,6 +29,7 @@ from octavo.scheduler.admission_room import AdmissionRoom
 from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.prefix_reader import PrefixReader
 from octavo.scheduler.prompt_budget import PromptBudget
+from octavo.scheduler.running_set import RunningSet
 from octavo.scheduler.sequence import Sequence, SequenceStatus, WaitReason
 from octavo.scheduler.victims import choose_victim, preemption_cost
 from octavo.scheduler.waiting_queue import WaitingQueue
@@ -69,9 +69,9 @@ class Scheduler:
         self.limits = limits
         self.prefix_reader: PrefixReader | None = None
         self.waiting = WaitingQueue()
-        self.running: list[Sequence] = []  # in order of arrival
+        self._running_set = RunningSet(limits.max_num_seqs)
+        self.running = self._running_set.sequences  # in order of arrival
         self._arrivals = count()
-        self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
         self._prompt_budget = PromptBudget(limits.attention_parity_tokens)
         self._room = AdmissionRoom(
             kv,
@@ -82,9 +82,6 @@ class Scheduler:
         self._oldest: Sequence | None = None  # of the running sequences that want tokens
         self._batch = ScheduledBatch()
         self.is_admitting = True  # False: as long as one runs, none is admitted
-        self._started: list[Sequence] = []  # got a row since the last step began
-        self._changed_tables: list[Sequence] = []  # got a row or blocks since the last step began
-        self._preempted: list[Sequence] = []  # lost their blocks since the last step began
         self._was_denied = self.lacks_blocks = False
 
     # ---- coming and going
@@ -188,10 +185,7 @@ class Scheduler:
         while not self._batch.sequences and self._suspend_one():
             self._admit([])
         self.waiting.end_step()
-        if self._batch.sequences:  # else nobody looks at them
-            self._batch.admitted, self._started = self._started, []
-            self._batch.changed_tables, self._changed_tables = self._changed_tables, []
-        self._batch.preempted, self._preempted = self._preempted, []
+        self._running_set.tell(self._batch)
         self._batch.block_copies = self.kv.drain_copies()
         return self._batch
 
@@ -271,7 +265,7 @@ class Scheduler:
             self._preempt(victim)
             if victim is sequence:
                 return False
-        self._changed_tables.append(sequence)
+        self._running_set.note_table(sequence)
         return True
 
     # ---- preemption
@@ -306,7 +300,7 @@ class Scheduler:
         sequence.status = SequenceStatus.SUSPENDED
         if wants_tokens:
             self.resume(sequence)
-        self._preempted.append(sequence)
+        self._running_set.note_preempted(sequence)
         self._was_denied = True
 
     def _release(self, sequence: Sequence) -> None:
@@ -314,12 +308,7 @@ class Scheduler:
         sequence.num_lost_tokens = max(sequence.num_lost_tokens, sequence.cache.num_computed_tokens)
         self.kv.free(sequence.cache, sequence.token_ids)
         sequence.cache = None
-        del self.running[bisect_left(self.running, sequence.arrival, key=_arrival)]
-        self._free_rows.append(sequence.row)
-        sequence.row = -1
-        for fresh in (self._started, self._changed_tables):
-            if sequence in fresh:
-                fresh.remove(sequence)
+        self._running_set.remove(sequence)
 
     # ---- admission
 
@@ -399,10 +388,7 @@ class Scheduler:
 
     def _start(self, sequence: Sequence) -> None:
         sequence.status = SequenceStatus.RUNNING
-        sequence.row = self._free_rows.pop()
-        insort(self.running, sequence, key=_arrival)
-        self._started.append(sequence)
-        self._changed_tables.append(sequence)
+        self._running_set.add(sequence)
 
 
 def _has_slot(sequence: Sequence) -> bool:
