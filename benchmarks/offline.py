@@ -5,8 +5,8 @@ Usage: python benchmarks/offline.py [--model NAME | --shape NAME] [--weights FOR
 
 Some requests of each workload are answered alone first; no figure is printed unless they have the same tokens in the batch. Figures
 move from machine to machine and from minute to minute: the probe of this machine's memory and arithmetic runs before and after each
-workload, and the shares of the better one say more than the rates. With --shape the model has random weights, in the size of a
-model that `octavo plan` knows. Prints a table, and one line of JSON last.
+workload, and the shares of the best that any of them reached say more than the rates. With --shape the model has random weights, in
+the size of a model that `octavo plan` knows. Prints a table, and one line of JSON last.
 """
 
 import argparse
@@ -64,8 +64,8 @@ class Timing:
         ttft_ms: mean time from the call to a request's first token.
         computed_prompt_tokens: those that went through the model; less than the prompts' where some were found in the cache.
         accounting_ms_per_step: scheduling and bookkeeping, everything of a step but arrays, forward pass and sampling.
-        read_bytes_per_token: weights and KV that a step reads, per output token; None where arithmetic is the bound.
-        flop_per_prompt_token: multiplications and additions of the layers' matrices; None where reading is the bound.
+        read_gb_per_s: weights and KV that decoding read, after the first token; None where arithmetic is the bound.
+        gflop_per_s: what the model's matrices multiplied and added; attention is left out. None where reading is the bound.
     """
 
     workload: str
@@ -75,8 +75,8 @@ class Timing:
     steps: int
     computed_prompt_tokens: int
     accounting_ms_per_step: float
-    read_bytes_per_token: float | None
-    flop_per_prompt_token: float | None
+    read_gb_per_s: float | None
+    gflop_per_s: float | None
 
 
 def parameters(workload: Workload) -> list[SamplingParams]:
@@ -169,23 +169,24 @@ def measure(llm: LLM, spec: ModelSpec, workload: Workload, *, repeats: int) -> T
     expected = answer_alone(llm, workload)
     runs = [serve(llm, workload, expected) for _ in range(1 if workload.name in LONG else repeats)]
     median_s = statistics.median(run.elapsed_s for run in runs)
+    ttft_s = statistics.median(run.ttft_ms for run in runs) / 1e3
+    is_read_bound = workload.name == "W1" or workload.is_prefilled
+    num_decoded = workload.num_output_tokens - len(workload.prompts)
     return Timing(
         workload.name,
         output_tokens_per_s=workload.num_output_tokens / median_s,
         prompt_tokens_per_s=workload.num_prompt_tokens / median_s,
-        ttft_ms=statistics.median(run.ttft_ms for run in runs),
+        ttft_ms=1e3 * ttft_s,
         steps=runs[0].steps,
         computed_prompt_tokens=runs[0].computed_prompt_tokens,
         accounting_ms_per_step=1e3 * sum(run.accounting_s for run in runs) / sum(run.steps for run in runs),
-        read_bytes_per_token=read_bytes_per_token(llm, workload),
-        flop_per_prompt_token=flop_per_prompt_token(spec, workload),
+        read_gb_per_s=num_decoded * read_bytes_per_token(llm, workload) / (median_s - ttft_s) / 1e9 if is_read_bound else None,
+        gflop_per_s=None if is_read_bound else matrix_flop(spec, workload, runs[0].computed_prompt_tokens) / median_s / 1e9,
     )
 
 
-def read_bytes_per_token(llm: LLM, workload: Workload) -> float | None:
-    """Returns the bytes that decoding reads per output token, where reading is the bound: the weights once a step, and the KV."""
-    if workload.name != "W1" and not workload.is_prefilled:
-        return None
+def read_bytes_per_token(llm: LLM, workload: Workload) -> float:
+    """Returns the bytes that decoding reads per output token: the weights once a step, and the KV."""
     stats = llm.stats()
     num_requests = len(workload.prompts)
     kv_bytes_per_token = stats.kv_block_bytes / llm.config.block_size  # of a model with one layer group
@@ -193,22 +194,19 @@ def read_bytes_per_token(llm: LLM, workload: Workload) -> float | None:
     return stats.weights_bytes / num_requests + mean_context * kv_bytes_per_token
 
 
-def flop_per_prompt_token(spec: ModelSpec, workload: Workload) -> float | None:
-    """Returns the arithmetic of a prompt's token, where that is the bound; attention and the one row of the head are left out."""
-    if workload.num_output_tokens > 1:
-        return None
+def matrix_flop(spec: ModelSpec, workload: Workload, computed_prompt_tokens: int) -> float:
+    """Returns a run's multiplications and additions: the layers' matrices for each computed token, the head for each drawn one."""
     parameters = count_parameters(spec)
-    return 2.0 * (parameters.attention + parameters.mlp)
+    num_computed = computed_prompt_tokens + workload.num_output_tokens - len(workload.prompts)
+    return 2.0 * (num_computed * (parameters.attention + parameters.mlp) + workload.num_output_tokens * parameters.embedding)
 
 
-def share_of_limit(timing: Timing, probe: MachineRates) -> float | None:
-    """Returns what part of the probed bandwidth or arithmetic a workload used; None where neither alone is its bound."""
-    if timing.read_bytes_per_token is not None:
-        return timing.output_tokens_per_s * timing.read_bytes_per_token / (probe.read_gb_per_s * 1e9)
-    if timing.flop_per_prompt_token is not None:
-        peak = max(probe.fp32_gflop_per_s, probe.bf16_gflop_per_s) * 1e9
-        return timing.prompt_tokens_per_s * timing.flop_per_prompt_token / peak
-    return None
+def share_of_limit(timing: Timing, probe: MachineRates) -> float:
+    """Returns what part of the probed bandwidth or arithmetic a workload used, whichever is taken as its bound."""
+    if timing.read_gb_per_s is not None:
+        return timing.read_gb_per_s / probe.read_gb_per_s
+    assert timing.gflop_per_s is not None
+    return timing.gflop_per_s / max(probe.fp32_gflop_per_s, probe.bf16_gflop_per_s)
 
 
 def better_rates(one: MachineRates, other: MachineRates) -> MachineRates:
@@ -221,8 +219,7 @@ def print_row(timing: Timing, probe: MachineRates) -> None:
     """Prints a workload's figures for people."""
     cells = f"{timing.output_tokens_per_s:12.1f}{timing.prompt_tokens_per_s:12.1f}{timing.ttft_ms:12.1f}"
     cells += f"{timing.computed_prompt_tokens:10}{timing.accounting_ms_per_step:10.3f}"
-    share = share_of_limit(timing, probe)
-    print(f"{timing.workload:10}{cells}{'–' if share is None else f'{share:.0%}':>10}", flush=True)
+    print(f"{timing.workload:10}{cells}{share_of_limit(timing, probe):>10.0%}", flush=True)
 
 
 def read_arguments() -> argparse.Namespace:
@@ -257,18 +254,20 @@ def main() -> None:
     print(f"{'':10}{'output':>12}{'prompt':>12}{'first':>12}{'computed':>10}{'books':>10}{'share of':>10}")
     print(f"{'':10}{'tokens/s':>12}{'tokens/s':>12}{'token ms':>12}{'prompt':>10}{'ms/step':>10}{'limit':>10}")
     timings, probes, num_threads = [], {}, arguments.num_threads or default_num_threads()
+    best = probe_machine(num_threads)
     for name in arguments.workloads:
         workload = WORKLOADS[name](llm.engine.vocab_size)
         before = probe_machine(num_threads)
         timings.append(measure(llm, spec, workload, repeats=arguments.repeats))
         probes[name] = better_rates(before, probe_machine(num_threads))
-        print_row(timings[-1], probes[name])
+        best = better_rates(best, probes[name])
+        print_row(timings[-1], best)
     report = {
         "parameters": {"model": arguments.shape or arguments.model, **settings, "repeats": arguments.repeats},
         "weights_bytes": llm.stats().weights_bytes,
         "peak_resident_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "machine": {name: asdict(probe) for name, probe in probes.items()},
-        "timings": [asdict(timing) for timing in timings],
+        "timings": [asdict(timing) | {"share_of_limit": share_of_limit(timing, best)} for timing in timings],
     }
     save("offline", report, arguments.output)
 

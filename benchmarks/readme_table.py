@@ -14,16 +14,18 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "## Measured\n\n", "\n## Beside others"
-FORMATS = {"auto": "Q4_1 as in the file", "bf16": "bf16"}  # --weights -> what it is called
-START_NAMES = {"auto": "first token, weights as in the file", "bf16": "first token, bf16"}
+ROWS = {  # results file -> what its row is called
+    "offline-auto": "Q4_1 as in the file",
+    "offline-auto-kv-int8": "Q4_1, KV in int8",
+    "offline-bf16": "bf16",
+}
+START_NAMES = {"offline-auto": "first token, weights as in the file", "offline-bf16": "first token, bf16"}
 COLUMNS = (
     "weights",
-    "one request, output tokens/s",
-    "share of read bandwidth",
-    "64 at once, output tokens/s",
-    "prompt of 1,024, tokens/s",
-    "behind 16 × 4,096 tokens, output tokens/s",
-    "share of read bandwidth",
+    "one request, output tokens/s (share of bandwidth)",
+    "64 at once, output tokens/s (of arithmetic)",
+    "prompt of 1,024, tokens/s (of arithmetic)",
+    "behind 16 × 4,096 tokens, output tokens/s (of bandwidth)",
     "books, ms a step of 64",
     "start to first token, s",
 )
@@ -45,9 +47,9 @@ def load(name: str) -> dict[str, Any]:
 
 def render() -> str:
     """Returns the section below its heading."""
-    reports = {weights: report for weights in FORMATS if (report := load(f"offline-{weights}.json"))}
+    reports = {name: report for name in ROWS if (report := load(f"{name}.json"))}
     start = load("start.json").get("figures", {})
-    rows = [row(weights, report, start) for weights, report in reports.items()]
+    rows = [row(name, report, start) for name, report in reports.items()]
     lines = [introduction(reports), "", table_line(COLUMNS), table_line(["---"] * len(COLUMNS)), *map(table_line, rows)]
     lines += ["", *memory_lines(load("memory.json")["figures"], load("disk-cache.json")["figures"])]
     return "\n".join(lines) + "\n"
@@ -78,8 +80,8 @@ def introduction(reports: Mapping[str, Mapping]) -> str:
     probes = [probe for report in reports.values() for probe in report["machine"].values()]
     bandwidths, rates = ([probe[name] for probe in probes] for name in ("read_gb_per_s", "fp32_gflop_per_s"))
     return (
-        f"SmolLM2-135M on two cores of an {first['processor']}, which read {spread(bandwidths)} GB/s and multiplied\n"
-        f"{spread(rates)} GFLOP/s (float32) in the same runs; `make bench` measures all of it\n"
+        f"SmolLM2-135M on two cores of an {first['processor']}. In brackets: the share of what the runs' own probes reached,\n"
+        f"reading {spread(bandwidths)} GB/s and multiplying {spread(rates)} GFLOP/s in float32. `make bench` measures all of it\n"
         "([caveats](benchmarks/README.md), [results](benchmarks/results)):"
     )
 
@@ -90,35 +92,29 @@ def spread(values: list[float]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def row(weights: str, report: Mapping, start: Mapping) -> list[str]:
-    """Returns the cells of one weight format."""
+def row(name: str, report: Mapping, start: Mapping) -> list[str]:
+    """Returns the cells of one results file."""
     timings = {timing["workload"]: timing for timing in report["timings"]}
-    one, many, prompt, contexts = (timings.get(name, {}) for name in ("W1", "W64", "P1024", "D16x4096"))
-    first_token_s = start.get(START_NAMES.get(weights, ""), {}).get("median_s")
+    one, many, prompt, contexts = (timings.get(workload, {}) for workload in ("W1", "W64", "P1024", "D16x4096"))
     return [
-        FORMATS[weights],
-        cell(one.get("output_tokens_per_s")),
-        share(report, one),
-        cell(many.get("output_tokens_per_s")),
-        cell(prompt.get("prompt_tokens_per_s")),
-        cell(contexts.get("output_tokens_per_s")),
-        share(report, contexts),
+        ROWS[name],
+        rate(one, "output_tokens_per_s"),
+        rate(many, "output_tokens_per_s"),
+        rate(prompt, "prompt_tokens_per_s"),
+        rate(contexts, "output_tokens_per_s"),
         cell(many.get("accounting_ms_per_step"), digits=2),
-        cell(first_token_s, digits=1),
+        cell(start.get(START_NAMES.get(name), {}).get("median_s"), digits=1),
     ]
+
+
+def rate(timing: Mapping, name: str) -> str:
+    """Returns a rate, and in brackets its share of what the machine could do in the same run."""
+    return f"{timing[name]:.0f} ({100 * timing['share_of_limit']:.0f} %)" if timing else DASH
 
 
 def cell(value: float | None, *, digits: int = 0) -> str:
     """Returns a number for the table."""
     return DASH if value is None else f"{value:.{digits}f}"
-
-
-def share(report: Mapping, timing: Mapping) -> str:
-    """Returns what part of the bandwidth that the run probed reading weights and KV takes."""
-    if timing.get("read_bytes_per_token") is None:
-        return DASH
-    bandwidth = report["machine"][timing["workload"]]["read_gb_per_s"] * 1e9
-    return f"{timing['output_tokens_per_s'] * timing['read_bytes_per_token'] / bandwidth:.0%}".replace("%", " %")
 
 
 def table_line(cells: list[str] | tuple[str, ...]) -> str:

@@ -127,24 +127,14 @@ def shapes_table() -> str:
     rows = []
     for path in sorted(RESULTS.glob("shape-*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
-        one, prompt = (next(item for item in record["timings"] if item["workload"] == name) for name in ("W1", "P1024"))
-        probes = record["machine"].values()
-        read_gb_per_s = max(probe["read_gb_per_s"] for probe in probes)
-        gflop_per_s = max(probe[rate] for probe in probes for rate in ("fp32_gflop_per_s", "bf16_gflop_per_s"))
-        bandwidth_share = one["output_tokens_per_s"] * one["read_bytes_per_token"] / read_gb_per_s / 1e9
-        arithmetic_share = prompt["prompt_tokens_per_s"] * prompt["flop_per_prompt_token"] / gflop_per_s / 1e9
-        rows.append(
-            (
-                record["parameters"]["model"],
-                record["parameters"]["weights"],
-                f"{one['output_tokens_per_s']:.1f}",
-                f"{100 * bandwidth_share:.0f} %",
-                f"{prompt['prompt_tokens_per_s']:.0f}",
-                f"{100 * arithmetic_share:.0f} %",
-            )
-        )
-    heading = ("model", "weights", "one request, tokens/s", "of read bandwidth", "prompt of 1,024, tokens/s", "of arithmetic")
-    return table(heading, rows)
+        timings = {timing["workload"]: timing for timing in record["timings"]}
+        cells = [record["parameters"]["model"], record["parameters"]["weights"]]
+        for workload, rate in (("W1", "output_tokens_per_s"), ("W64", "output_tokens_per_s"), ("P1024", "prompt_tokens_per_s")):
+            timing = timings.get(workload)
+            cells += (f"{timing[rate]:.1f}", f"{100 * timing['share_of_limit']:.0f} %") if timing else ("–", "–")
+        rows.append(cells)
+    one, many, prompt = "one request, tokens/s", "64 at once, tokens/s", "prompt of 1,024, tokens/s"
+    return table(("model", "weights", one, "of read bandwidth", many, "of arithmetic", prompt, "of arithmetic"), rows)
 
 
 def accuracy_table() -> str:
