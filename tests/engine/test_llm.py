@@ -130,7 +130,7 @@ def test_a_call_that_ends_early_leaves_no_result_behind(llm):
     stream = llm.stream("a", params[0])
     next(stream, None)
     stream.close()
-    assert not llm.engine._finished
+    assert not llm.engine._book.finished
     assert not llm.engine.has_unfinished_requests
 
 

@@ -35,7 +35,7 @@ def assert_idle(engine):
     memory = engine.stats().memory
     assert memory.num_used_blocks == 0
     assert memory.num_free_blocks + memory.num_cached_blocks == memory.num_blocks
-    assert not engine._in_flight.choices and not engine._in_flight.samplings and not engine._requests
+    assert not engine._in_flight.choices and not engine._in_flight.samplings and not engine._book.requests
     assert len(set(engine._scheduler._running_set.free_rows)) == engine._scheduler.limits.max_num_seqs
 
 
@@ -60,7 +60,7 @@ def test_the_books_balance_after_every_random_step(models, seed):
         engine.check_invariants()
         if engine.has_unfinished_requests and engine._scheduler.has_work:
             assert deltas or engine._scheduler.running, "work waits and nothing runs"
-        in_flight = [request_id for request_id in in_flight if request_id in engine._requests]
+        in_flight = [request_id for request_id in in_flight if request_id in engine._book.requests]
     run(engine)
     assert_idle(engine)
 

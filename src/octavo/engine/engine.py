@@ -1,11 +1,10 @@
 """The loop: schedule, run, update.
 
-Owns: the requests in flight and the step that moves them. Must not know: HTTP, threads, files.
+Owns: the door for requests, and the step that moves them. Must not know: HTTP, threads, files.
 
 Invariants:
-1. Between steps every running sequence belongs to a request in `_requests`, and every request has at least one choice.
-2. A request leaves `_requests` in the step in which its last choice ends, or when it is aborted; its blocks go back then.
-3. A request that `add_request` refuses leaves nothing behind.
+1. Between steps every running sequence belongs to a request in flight.
+2. A request that `add_request` refuses leaves nothing behind.
 """
 
 import time
@@ -13,19 +12,18 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from random import Random, SystemRandom
 
-import numpy as np
-
 from octavo.engine.beam_group import BeamGroup
 from octavo.engine.beam_search import greedy_params
 from octavo.engine.block_map import BlockMap, describe_blocks
-from octavo.engine.branching import BranchPoint, PastRequests, branch_point
-from octavo.engine.explanation import ExplanationLog, RequestExplanation, explain
+from octavo.engine.branching import BranchPoint, branch_point
+from octavo.engine.explanation import RequestExplanation
 from octavo.engine.grammar import CompiledGrammar, GrammarCompiler
 from octavo.engine.in_flight import InFlight
 from octavo.engine.memory_guard import MemoryGuard
 from octavo.engine.model_text import ModelText
 from octavo.engine.pool_control import PoolControl
-from octavo.engine.request import Choice, Request, describe_logprobs, new_request
+from octavo.engine.request import Request, new_request
+from octavo.engine.request_book import RequestBook
 from octavo.engine.retain import Prefixes, Retain, read_retentions
 from octavo.engine.sessions import Sessions
 from octavo.engine.state_dump import StateDump, dump_state
@@ -33,9 +31,8 @@ from octavo.engine.stats import EngineStats, StatsCollector
 from octavo.engine.validation import RequestChecker, check_order_and_salt
 from octavo.errors import RequestError
 from octavo.outputs import OutputDelta, RequestOutput
-from octavo.runner.model_runner import ModelRunner, StepResult
+from octavo.runner.model_runner import ModelRunner
 from octavo.runner.pooling import Pooling, PoolingKind, check_pooling
-from octavo.runner.sampler import TokenLogprobs
 from octavo.runner.sampling_request import SamplingRequest
 from octavo.sampling_params import BeamSearchParams, SamplingParams
 from octavo.scheduler.batch import ScheduledBatch
@@ -78,16 +75,12 @@ class Engine:
         self.tier: DiskTier | None = None
         self.on_step: Callable[[ScheduledBatch, float], None] | None = None
         self.guard = guard
-        self._requests: dict[str, Request] = {}
+        self._stats = StatsCollector()
         self._in_flight = InFlight(scheduler, text.tokenizer)
-        self._beams: dict[str, BeamGroup] = {}  # of the requests in flight that are beam searches
-        self._finished: dict[str, RequestOutput] = {}
+        self._book = RequestBook(self._in_flight, self._stats)
         self._seeds = Random(seed) if seed is not None else SystemRandom()
         self._num_requests = 0
-        self._stats = StatsCollector()
-        self._explanations = ExplanationLog()
         self.prefixes = Prefixes(scheduler.kv)
-        self._past = PastRequests()
 
     # ---- requests
 
@@ -149,7 +142,7 @@ class Engine:
         sequence = self._in_flight.make_sequence(request, num_tokens + search.max_answer_tokens)
         sampling = SamplingRequest(request.params, 0, 0, num_tokens, num_logprobs=search.num_candidates)
         request_id = self._queue(request, sequence, sampling)
-        self._beams[request_id] = BeamGroup(request, search, params, self._in_flight)
+        self._book.beams[request_id] = BeamGroup(request, search, params, self._in_flight)
         return request_id
 
     def add_embedding_request(
@@ -179,7 +172,7 @@ class Engine:
 
     def has_request(self, request_id: str) -> bool:
         """Returns whether a request is in flight, or left so lately that `branch_point` knows it."""
-        return request_id in self._requests or self._past.find(request_id) is not None
+        return self._book.remembers(request_id)
 
     def branch_point(self, request_id: str, *, choice: int = 0, at_token: int | None = None) -> BranchPoint:
         """Returns a place in an answer from which `add_request` can go on: of a request in flight, or one that left lately.
@@ -189,40 +182,27 @@ class Engine:
         Raises:
             RequestError: there is no such request, choice or token.
         """
-        request = self._requests.get(request_id)
-        past = self._past.find(request_id) if request is None else self._in_flight.snapshot(request)
+        past = self._book.snapshot(request_id)
         if past is None:
             raise RequestError(f"no request {request_id!r} is in flight or left lately", field="request_id")
         return branch_point(past, self._checker.end_token_ids, choice=choice, at_token=at_token)
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """Ends a request wherever it is and returns what it has; None if it is not in flight. Its blocks are free at once."""
-        request = self._requests.pop(request_id, None)
-        if request is None:
-            return None
-        if request.is_beam_search:
-            self._beams[request_id].abort()
-        for choice in request.choices:
-            if choice.output.finish_reason is None:
-                choice.abort()
-                self._in_flight.drop(choice)
-        request.keep_best()
-        self._leave(request)
-        return request.output()
+        return self._book.abort(request_id)
 
     def peek(self, request_id: str) -> RequestOutput:
         """Returns a request's result as it stands, in flight or finished."""
-        request = self._requests.get(request_id)
-        return self._finished[request_id] if request is None else request.output()
+        return self._book.peek(request_id)
 
     def discard(self, request_id: str) -> None:
         """Forgets a request, in flight or finished; nothing happens if there is none."""
-        self.abort(request_id)
-        self._finished.pop(request_id, None)
+        self._book.abort(request_id)
+        self._book.finished.pop(request_id, None)
 
     def take(self, request_id: str) -> RequestOutput:
         """Returns and forgets a finished request's result."""
-        return self._finished.pop(request_id)
+        return self._book.finished.pop(request_id)
 
     @property
     def vocab_size(self) -> int:
@@ -245,17 +225,17 @@ class Engine:
 
     def is_in_flight(self, request_id: str) -> bool:
         """Returns whether a request is waiting, running or preempted."""
-        return request_id in self._requests
+        return request_id in self._book.requests
 
     @property
     def num_unfinished_requests(self) -> int:
         """Requests in flight: waiting, running or preempted."""
-        return len(self._requests)
+        return len(self._book.requests)
 
     @property
     def has_unfinished_requests(self) -> bool:
         """True while any request is in flight."""
-        return bool(self._requests)
+        return bool(self._book.requests)
 
     @property
     def num_steps(self) -> int:
@@ -273,14 +253,14 @@ class Engine:
         batch = self._schedule()
         if not batch.sequences:
             return []
-        self._note_admissions(batch)
+        self._book.note_admissions(batch)
         scheduled = time.perf_counter()
         result = self._runner.execute(batch, self._in_flight.samplings)
         executed = time.perf_counter()
         if self.tier is not None:
             self.tier.note_step(batch, executed - scheduled)
         self._scheduler.update(batch)
-        deltas = self._update(batch, result)
+        deltas = self._book.update(result)
         ended = time.perf_counter()
         self._stats.count_step(batch, scheduled - started, executed - scheduled, ended - executed)
         if self.on_step is not None:
@@ -303,8 +283,7 @@ class Engine:
 
     def explain(self, request_id: str) -> RequestExplanation | None:
         """Returns what happened to a request that is in flight or left lately; None for any other."""
-        request = self._requests.get(request_id)
-        return self._explanations.find(request_id) if request is None else explain(request, self._scheduler.waiting)
+        return self._book.explain(request_id)
 
     def block_map(self) -> BlockMap:
         """Returns the state of every block that is not free, and who holds it."""
@@ -341,88 +320,6 @@ class Engine:
             self.tier.wait(DISK_WAIT_SECONDS)
         return batch
 
-    def _update(self, batch: ScheduledBatch, result: StepResult) -> list[OutputDelta]:
-        now, choices = time.monotonic(), self._in_flight.choices
-        for sequence_id, scored in result.prompt_logprobs.items():
-            self._add_prompt_logprobs(choices[sequence_id].request, scored)
-        deltas = [self._embed(choices[sequence.sequence_id], vector, now) for sequence, vector in result.embedded]
-        sampled = zip(self._in_flight.choices_of(result.sampled_for), result.token_ids, result.logprobs, strict=True)
-        for choice, token_id, logprobs in sampled:
-            delta = choice.append_plain(token_id)
-            if delta is not None:
-                deltas.append(delta)
-                continue
-            if choice.request.is_beam_search:
-                deltas += self._score(choice, logprobs, now)
-                continue
-            others = self._in_flight.fork(choice) if choice.sequence.num_choices > 1 else ()
-            self._append(choice, token_id, logprobs, now, deltas)
-            for other in others:
-                _, token_id, logprobs = next(sampled)
-                self._append(other, token_id, logprobs, now, deltas)
-        return deltas
-
-    def _note_admissions(self, batch: ScheduledBatch) -> None:
-        now = time.monotonic()
-        for sequence in batch.admitted:
-            metrics = self._in_flight.choices[sequence.sequence_id].request.metrics
-            if metrics.first_scheduled_time is None:
-                metrics.first_scheduled_time = now
-
-    def _add_prompt_logprobs(self, request: Request, scored: list[TokenLogprobs]) -> None:
-        assert request.prompt_logprobs is not None, "prompt logprobs arrived that nobody asked for"
-        request.prompt_logprobs += [describe_logprobs(entry, self.tokenizer) for entry in scored]
-
-    def _append(self, choice: Choice, token_id: int, logprobs: TokenLogprobs | None, now: float, deltas: list[OutputDelta]) -> None:
-        """Gives a choice its next token, and adds to ``deltas`` what callers may see of it."""
-        request, is_first = choice.request, choice.num_tokens == 0
-        delta = choice.append(token_id, logprobs)
-        if is_first:
-            request.note_token(now)
-            delta.prompt_logprobs = request.prompt_logprobs
-        if delta.finish_reason is not None:
-            self._finish(choice, now)
-        if not request.is_held_back:
-            deltas.append(delta)
-        elif request.request_id not in self._requests:
-            deltas += request.last_deltas()
-
-    def _score(self, choice: Choice, logprobs: TokenLogprobs | None, now: float) -> list[OutputDelta]:
-        """Takes the scores of one beam's next tokens; returns the answers when the search is over."""
-        request = choice.request
-        assert logprobs is not None, "a beam is scored by log-probabilities"
-        request.note_token(now)
-        if not self._beams[request.request_id].take_scores(choice.sequence, logprobs):
-            return []
-        self._settle(request, now)
-        return request.last_deltas()
-
-    def _embed(self, choice: Choice, vector: np.ndarray, now: float) -> OutputDelta:
-        choice.request.embedding = vector
-        delta = choice.end()
-        self._finish(choice, now)
-        return delta
-
-    def _finish(self, choice: Choice, now: float) -> None:
-        """Takes out a choice that ended by itself, and its request with the last of them."""
-        self._in_flight.drop(choice)
-        if choice.request.is_finished:
-            self._settle(choice.request, now)
-
-    def _settle(self, request: Request, now: float) -> None:
-        """Takes out a request whose choices have all ended."""
-        request.keep_best()
-        request.metrics.finished_time = now
-        del self._requests[request.request_id]
-        self._finished[request.request_id] = request.output()
-        self._leave(request)
-
-    def _leave(self, request: Request) -> None:
-        self._beams.pop(request.request_id, None)
-        self._stats.count_finished(request)
-        self._explanations.add(explain(request, self._scheduler.waiting))
-        self._past.add(request)
-
     # ---- making things
 
     def _new_request(
@@ -437,7 +334,7 @@ class Engine:
     ) -> Request:
         """Checks what requests of every kind have, and returns one under the caller's name for it, or under a free one."""
         check_order_and_salt(priority, cache_salt)
-        if request_id in self._requests or request_id in self._finished:
+        if self._is_in_use(request_id):
             raise RequestError(f"request_id={request_id!r} is in use", field="request_id")
         prompt_input = self._checker.prompt(prompt, is_rendered=is_rendered)
         return new_request(request_id or self._free_request_id(), prompt_input, params, priority, cache_salt)
@@ -445,7 +342,7 @@ class Engine:
     def _queue(self, request: Request, sequence: Sequence, sampling: SamplingRequest) -> str:
         """Hands a request's sequence to the scheduler; returns the request's id."""
         self._in_flight.track(request, sequence, sampling)
-        self._requests[request.request_id] = request
+        self._book.requests[request.request_id] = request
         self._scheduler.add(sequence)
         return request.request_id
 
@@ -454,5 +351,8 @@ class Engine:
         while True:
             request_id = f"request-{self._num_requests}"
             self._num_requests += 1
-            if request_id not in self._requests and request_id not in self._finished:
+            if not self._is_in_use(request_id):
                 return request_id
+
+    def _is_in_use(self, request_id: str | None) -> bool:
+        return request_id in self._book.requests or request_id in self._book.finished
