@@ -1,5 +1,8 @@
 """Packing: what the C++ backend keeps of a file's weights, what it rounds, and what it refuses."""
 
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -80,3 +83,22 @@ def test_wrong_tensors_are_refused(ops, rng):
             ops.pack_weight(parts, "int4")
     with pytest.raises(ValueError, match="int3"):
         ops.pack_weight([good], "int3")
+
+
+def page_faults() -> dict[int, int]:
+    """Returns how many pages each of the process's threads was the first to touch, by thread id."""
+    stats = {int(task.name): (task / "stat").read_text() for task in Path("/proc/self/task").iterdir()}
+    return {thread_id: int(stat.rpartition(")")[2].split()[7]) for thread_id, stat in stats.items()}
+
+
+def test_every_thread_packs_its_share():
+    """Whoever packs a panel is the first to write to its pages."""
+    values = np.ones((12288, 1024), np.float32)  # 48 MiB: eight huge pages for each thread
+    others = set(page_faults()) - {threading.get_native_id()}
+    ops = CpuOperations(3)
+    ops.pack_weight([dense_tensor(values[:32])], "fp32")  # the threads run, and have touched what they need for themselves
+    before = page_faults()
+    ops.pack_weight([dense_tensor(values)], "fp32")
+    counts = {thread_id: count - before[thread_id] for thread_id, count in page_faults().items() if thread_id not in others}
+    assert len(counts) == 3
+    assert min(counts.values()) > sum(counts.values()) / 6, counts
