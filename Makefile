@@ -52,7 +52,7 @@ format: $(VENV)/.lint ## rewrite the sources in the house format
 	@find csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format -i
 
 # 64 requests at once would take the largest shape ten minutes in each format.
-bench: $(VENV)/.package ## measure the engine on this machine, for about an hour, and renew the README's table
+bench: $(VENV)/.package ## measure the engine on this machine, for about an hour, and renew the tables of the documents
 	@for weights in auto bf16; do \
 		$(BIN)/python benchmarks/offline.py --weights $$weights --output $(RESULTS)/offline-$$weights.json || exit 1; done
 	@$(BIN)/python benchmarks/offline.py --kv-dtype int8 --workloads W1 D16x4096 --output $(RESULTS)/offline-auto-kv-int8.json
@@ -60,12 +60,19 @@ bench: $(VENV)/.package ## measure the engine on this machine, for about an hour
 		if [ $$shape = llama-3.2-1b ]; then workloads="W1 P1024"; else workloads="W1 W64 P1024"; fi; \
 		$(BIN)/python benchmarks/offline.py --shape $$shape --weights $$weights --workloads $$workloads --repeats 1 \
 			--output $(RESULTS)/shape-$$shape-$$weights.json || exit 1; done; done
+	@for shape in smollm2-135m llama-3.2-1b; do \
+		$(BIN)/python benchmarks/kernels.py --model $$shape --rows 1,16,64,256 --output $(RESULTS)/kernels-$$shape.json || exit 1; done
+	@for kv_dtype in bf16 int8; do \
+		$(BIN)/python benchmarks/attention.py --models smollm2-135m qwen3-0.6b --kv-dtype $$kv_dtype \
+			--output $(RESULTS)/attention-$$kv_dtype.json || exit 1; done
+	@$(BIN)/python benchmarks/paging.py --output $(RESULTS)/paging.json
 	@$(BIN)/python benchmarks/start.py --output $(RESULTS)/start.json
 	@$(BIN)/python benchmarks/stalls.py --output $(RESULTS)/stalls.json
 	@$(BIN)/python benchmarks/serving.py --output $(RESULTS)/serving.json
 	@$(BIN)/python benchmarks/loop.py --output $(RESULTS)/loop.json
 	@$(BIN)/python benchmarks/simulator.py --output $(RESULTS)/simulator.json
 	@$(BIN)/python benchmarks/readme_table.py --write
+	@$(BIN)/python docs/generate_guides.py
 
 clean: ## remove what these commands made
 	rm -rf $(VENV) build

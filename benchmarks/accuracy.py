@@ -24,7 +24,7 @@ from octavo.kernels.cpu_count import default_num_threads
 from octavo.kernels.host_tensor import QUANTISED_ENCODINGS
 from octavo.models.model_files import ModelFiles, load_model_files
 from octavo.models.weights import load_weights
-from reporting import save
+from reporting import add_output_argument, save
 
 TEXT = Path(__file__).with_name("accuracy.txt")
 REFERENCE = ("bf16", "bf16")
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=[DEFAULT_MODEL])
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--num-threads", type=int, default=default_num_threads())
-    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
+    add_output_argument(parser)
     arguments = parser.parse_args()
     text = arguments.text.read_text(encoding="utf-8")
     report = {"text": arguments.text.name, "text_characters": len(text), "models": []}

@@ -10,18 +10,19 @@ reference, and each sequence alone against itself in the batch, bit for bit.
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from octavo.kernels.cpu import CpuOperations, CpuProgram, probe_machine
+from machine import Limits
+from octavo.kernels.cpu import CpuOperations, CpuProgram
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.kernels.kv_layout import KVLayer, KVLayout
 from octavo.kernels.operations import Operations
 from octavo.kernels.reference import ReferenceOperations
 from octavo.kernels.step_arrays import StepArrays
 from octavo.runner.kv_storage import KVStorage
-from reporting import save
+from reporting import add_output_argument, parameters, save
 
 # (query heads, KV heads, head_dim, layers)
 MODELS = {
@@ -149,29 +150,20 @@ def least_seconds(run: Callable[[], None]) -> float:
     return min(times)
 
 
-def measure(ops: CpuOperations, case: Case, name: str, num_threads: int) -> dict:
+def measure(ops: CpuOperations, case: Case, name: str, limits: Limits) -> dict:
     """Checks and times one case between two probes, prints a line and returns it as a record."""
     check(ops, case)
     run = case.runner(ops)
-    before = probe_machine(num_threads)
+    limits.probe()
     seconds = least_seconds(run)
-    after = probe_machine(num_threads)
-    read_limit = (before.read_gb_per_s + after.read_gb_per_s) / 2
-    arithmetic_limit = (before.fp32_gflop_per_s + after.fp32_gflop_per_s) / 2
+    limits.probe()
     gb_per_s, gflop_per_s = case.read_bytes / seconds / 1e9, case.num_operations / seconds / 1e9
     print(
-        f"{name:40} {seconds * 1e6:10.0f} {gb_per_s:7.1f} {gb_per_s / read_limit:6.0%} "
-        f"{gflop_per_s:9.1f} {gflop_per_s / arithmetic_limit:6.0%}",
+        f"{name:40} {seconds * 1e6:10.0f} {gb_per_s:7.1f} {limits.read_share(gb_per_s):6.0%} "
+        f"{gflop_per_s:9.1f} {gflop_per_s / limits.rates.fp32_gflop_per_s:6.0%}",
         flush=True,
     )
-    return {
-        "case": name,
-        "microseconds": seconds * 1e6,
-        "gb_per_s": gb_per_s,
-        "read_share": gb_per_s / read_limit,
-        "gflop_per_s": gflop_per_s,
-        "arithmetic_share": gflop_per_s / arithmetic_limit,
-    }
+    return {"case": name, "microseconds": seconds * 1e6, "gb_per_s": gb_per_s, "gflop_per_s": gflop_per_s}
 
 
 def main() -> None:
@@ -182,11 +174,12 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["smollm2-135m"])
+    add_output_argument(parser)
     arguments = parser.parse_args()
     ops = CpuOperations(arguments.num_threads)
     print(f"{arguments.kv_dtype}, {ops.instruction_set}, {arguments.num_threads} threads")
     print("case                                             µs    GB/s  share   GFLOP/s  share of fp32")
-    figures = []
+    figures, limits = [], Limits(arguments.num_threads)
     for model in arguments.models:
         _, num_kv_heads, head_dim, num_layers = MODELS[model]
         layout = KVLayout(arguments.kv_dtype, 16, num_layers, num_kv_heads, head_dim)
@@ -197,8 +190,9 @@ def main() -> None:
         }
         for name, (batch, context, queries) in shapes.items():
             case = Case.make(ops, model, layout, batch=batch, context=context, queries=queries, shuffled=True)
-            figures.append(measure(ops, case, name, arguments.num_threads))
-    save("attention", {**vars(arguments), "instruction_set": ops.instruction_set, "figures": figures})
+            figures.append(measure(ops, case, name, limits))
+    report = {"instruction_set": ops.instruction_set, "machine": asdict(limits.rates), "figures": figures}
+    save("attention", parameters(arguments) | report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from octavo.kernels.cpu_count import default_num_threads
 from octavo.models.model_files import load_model_files
 from octavo.models.sources import resolve_model
 from peers.protocol import Result, Task, read_result
-from reporting import save
+from reporting import add_output_argument, save
 from workloads import Workload, many_requests, one_request
 
 PEERS = Path(__file__).parent / "peers"
@@ -209,7 +209,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--transformers", help="environment with transformers and torch")
     parser.add_argument("--preload", default="", help="libraries that vLLM is to be run with, as LD_PRELOAD takes them")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, help="file for the results as JSON")
+    add_output_argument(parser)
     return parser.parse_args()
 
 

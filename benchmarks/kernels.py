@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from octavo.kernels.cpu import CpuOperations, MachineRates, probe_machine
+from machine import Limits
+from octavo.kernels.cpu import CpuOperations
 from octavo.kernels.host_tensor import HostTensor
-from reporting import save
+from reporting import add_output_argument, save
 
 # (outputs, inputs) of the products of one layer, and of the head.
 SHAPES = {
@@ -37,8 +38,8 @@ class Figure:
 
     Attributes:
         microseconds: of one product, the median over runs of the program.
-        read_share: bytes of the weight per second, as a share of the probed read bandwidth.
-        arithmetic_share: floating point operations per second, as a share of the probed float32 product.
+        gb_per_s: bytes of the weight per second.
+        gflop_per_s: multiplications and additions per second.
     """
 
     product: str
@@ -47,8 +48,6 @@ class Figure:
     microseconds: float
     gb_per_s: float
     gflop_per_s: float
-    read_share: float
-    arithmetic_share: float
 
 
 def make_weights(ops: CpuOperations, shape: tuple[int, int], weight_format: str) -> list:
@@ -90,39 +89,25 @@ def time_product(ops: CpuOperations, weights: list, x: np.ndarray) -> float:
     return float(np.median(times))
 
 
-def measure(
-    ops: CpuOperations, num_threads: int, name: str, shape: tuple[int, int], weight_format: str, rows: list[int]
-) -> list[Figure]:
-    """Times one product for each number of rows, probing the machine first."""
+def measure(ops: CpuOperations, name: str, shape: tuple[int, int], weight_format: str, rows: list[int]) -> list[Figure]:
+    """Checks one product and times it for each number of rows."""
     weights = make_weights(ops, shape, weight_format)
     check(ops, weights[0], weight_format, np.random.default_rng(1).standard_normal((max(rows), shape[1]), np.float32))
-    probe: MachineRates = probe_machine(num_threads)
     figures = []
     for num_rows in rows:
         x = np.random.default_rng(num_rows).standard_normal((num_rows, shape[1]), np.float32)
         seconds = time_product(ops, weights, x)
         gb_per_s = weights[0].num_bytes / seconds / 1e9
         gflop_per_s = 2 * num_rows * shape[0] * shape[1] / seconds / 1e9
-        figures.append(
-            Figure(
-                name,
-                weight_format,
-                num_rows,
-                seconds * 1e6,
-                gb_per_s,
-                gflop_per_s,
-                gb_per_s / probe.read_gb_per_s,
-                gflop_per_s / probe.fp32_gflop_per_s,
-            )
-        )
+        figures.append(Figure(name, weight_format, num_rows, seconds * 1e6, gb_per_s, gflop_per_s))
     return figures
 
 
-def print_figure(figure: Figure) -> None:
+def print_figure(figure: Figure, limits: Limits) -> None:
     """Prints one line of the table."""
     print(
         f"{figure.product:10} {figure.weight_format:5} {figure.num_rows:5} {figure.microseconds:10.1f} {figure.gb_per_s:7.1f} "
-        f"{figure.read_share:6.0%} {figure.gflop_per_s:9.1f} {figure.arithmetic_share:6.0%}",
+        f"{limits.read_share(figure.gb_per_s):6.0%} {figure.gflop_per_s:9.1f} {limits.arithmetic_share(figure.gflop_per_s):6.0%}",
         flush=True,
     )
 
@@ -134,6 +119,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", default=",".join(map(str, ROWS)), help="numbers of rows, separated by commas")
     parser.add_argument("--formats", default=",".join(FORMATS), help="weight formats, separated by commas")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    add_output_argument(parser)
     return parser.parse_args()
 
 
@@ -142,21 +128,24 @@ def main() -> None:
     arguments = read_arguments()
     ops = CpuOperations(arguments.threads)
     print(f"{arguments.model}, {ops.instruction_set}, {arguments.threads} threads")
-    print("product    format  rows         µs    GB/s  share   GFLOP/s  share of fp32")
+    print("product    format  rows         µs    GB/s  share   GFLOP/s  share of arithmetic")
     rows = [int(number) for number in arguments.rows.split(",")]
-    figures = []
+    figures, limits = [], Limits(arguments.threads)
     for name, shape in SHAPES[arguments.model].items():
         for weight_format in arguments.formats.split(","):
-            for figure in measure(ops, arguments.threads, name, shape, weight_format, rows):
-                print_figure(figure)
+            measured = measure(ops, name, shape, weight_format, rows)
+            limits.probe()
+            for figure in measured:
+                print_figure(figure, limits)
                 figures.append(asdict(figure))
     report = {
         "instruction_set": ops.instruction_set,
         "num_threads": arguments.threads,
         "model": arguments.model,
+        "machine": asdict(limits.rates),
         "figures": figures,
     }
-    save("kernels", report)
+    save("kernels", report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +33,7 @@ from octavo.runner.batch_arrays import BatchArrays
 from octavo.runner.kv_storage import KVStorage
 from octavo.runner.model_runner import ModelRunner
 from octavo.scheduler.scheduler import Scheduler, SchedulerLimits
-from reporting import save
+from reporting import add_output_argument, save
 
 MAX_MODEL_LEN = 8192
 CASES = [(1, 512), (64, 512), (256, 512), (512, 512), (64, 7936)]  # (sequences, prompt tokens)
@@ -144,7 +143,7 @@ def main() -> None:
     """Measures every case, prints a table, saves the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
+    add_output_argument(parser)
     arguments = parser.parse_args()
     files = load_model_files(arguments.model)
     rows = []

@@ -9,20 +9,47 @@ caches, and multiply in registers. They are the limits that the other benchmarks
 import argparse
 from dataclasses import asdict
 
-from octavo.kernels.cpu import instruction_sets, probe_machine
+from octavo.kernels.cpu import MachineRates, instruction_sets, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
-from reporting import save
+from reporting import add_output_argument, save
+
+
+class Limits:
+    """The best that a run's probes reached so far: anything else that runs can only lower one of them.
+
+    Attributes:
+        rates: of each kind of work, the highest of all probes.
+    """
+
+    def __init__(self, num_threads: int):
+        self.num_threads = num_threads
+        self.rates = probe_machine(num_threads)
+
+    def probe(self) -> None:
+        """Probes the machine once more; done beside every figure, for the machine's speed changes from minute to minute."""
+        now = probe_machine(self.num_threads)
+        self.rates = MachineRates(**{name: max(rate, getattr(now, name)) for name, rate in asdict(self.rates).items()})
+
+    def read_share(self, gb_per_s: float) -> float:
+        """Returns what part of the read bandwidth a rate is."""
+        return gb_per_s / self.rates.read_gb_per_s
+
+    def arithmetic_share(self, gflop_per_s: float) -> float:
+        """Returns what part of the float32 or bf16 arithmetic, whichever is faster, a rate is."""
+        return gflop_per_s / max(self.rates.fp32_gflop_per_s, self.rates.bf16_gflop_per_s)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-threads", type=int, default=default_num_threads())
-    num_threads = parser.parse_args().num_threads
+    add_output_argument(parser)
+    arguments = parser.parse_args()
+    num_threads = arguments.num_threads
     rates = asdict(probe_machine(num_threads))
     print(f"{num_threads} threads, {instruction_sets()[0]}")
     for name, rate in rates.items():
         print(f"  {name:<18} {rate:8.1f}" if rate else f"  {name:<18}     none")
-    save("machine", {"num_threads": num_threads, "instruction_set": instruction_sets()[0], **rates})
+    save("machine", {"num_threads": num_threads, "instruction_set": instruction_sets()[0], **rates}, arguments.output)
 
 
 if __name__ == "__main__":

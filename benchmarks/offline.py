@@ -4,8 +4,8 @@ Usage: python benchmarks/offline.py [--model NAME | --shape NAME] [--weights FOR
        [--num-threads N] [--repeats N] [--output FILE]
 
 Some requests of each workload are answered alone first; no figure is printed unless they have the same tokens in the batch. Figures
-move from machine to machine and from minute to minute: the probe of this machine's memory and arithmetic runs before and after each
-workload, and the shares of the best that any of them reached say more than the rates. With --shape the model has random weights, in
+move from machine to machine and from minute to minute: this machine's memory and arithmetic are probed before and after each
+workload, and the shares of the best that any probe reached say more than the rates. With --shape the model has random weights, in
 the size of a model that `octavo plan` knows. Prints a table, and one line of JSON last.
 """
 
@@ -20,17 +20,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from machine import Limits
 from octavo import LLM, RequestOutput, SamplingParams
 from octavo.config import DEFAULT_MODEL, KV_DTYPES, WEIGHT_FORMATS
 from octavo.engine.loading import read_spec
-from octavo.kernels.cpu import MachineRates, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.models.model_files import load_model_files
 from octavo.models.spec import ModelSpec
 from octavo.planner.engine_models import count_parameters
 from octavo.planner.shipped_models import shipped_models
 from random_model import write_shape
-from reporting import save
+from reporting import add_output_argument, save
 from workloads import (
     NUM_SHARING,
     OWN_TOKENS,
@@ -201,25 +201,19 @@ def matrix_flop(spec: ModelSpec, workload: Workload, computed_prompt_tokens: int
     return 2.0 * (num_computed * (parameters.attention + parameters.mlp) + workload.num_output_tokens * parameters.embedding)
 
 
-def share_of_limit(timing: Timing, probe: MachineRates) -> float:
+def share_of_limit(timing: Timing, limits: Limits) -> float:
     """Returns what part of the probed bandwidth or arithmetic a workload used, whichever is taken as its bound."""
     if timing.read_gb_per_s is not None:
-        return timing.read_gb_per_s / probe.read_gb_per_s
+        return limits.read_share(timing.read_gb_per_s)
     assert timing.gflop_per_s is not None
-    return timing.gflop_per_s / max(probe.fp32_gflop_per_s, probe.bf16_gflop_per_s)
+    return limits.arithmetic_share(timing.gflop_per_s)
 
 
-def better_rates(one: MachineRates, other: MachineRates) -> MachineRates:
-    """Returns the higher of each rate of two probes: something else may have disturbed either."""
-    rates = {name: max(rate, getattr(other, name)) for name, rate in asdict(one).items()}
-    return MachineRates(**rates)
-
-
-def print_row(timing: Timing, probe: MachineRates) -> None:
+def print_row(timing: Timing, limits: Limits) -> None:
     """Prints a workload's figures for people."""
     cells = f"{timing.output_tokens_per_s:12.1f}{timing.prompt_tokens_per_s:12.1f}{timing.ttft_ms:12.1f}"
     cells += f"{timing.computed_prompt_tokens:10}{timing.accounting_ms_per_step:10.3f}"
-    print(f"{timing.workload:10}{cells}{share_of_limit(timing, probe):>10.0%}", flush=True)
+    print(f"{timing.workload:10}{cells}{share_of_limit(timing, limits):>10.0%}", flush=True)
 
 
 def read_arguments() -> argparse.Namespace:
@@ -233,7 +227,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=tuple(WORKLOADS))
     parser.add_argument("--num-threads", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
+    add_output_argument(parser)
     return parser.parse_args()
 
 
@@ -253,21 +247,17 @@ def main() -> None:
     llm, spec = load(arguments, settings)
     print(f"{'':10}{'output':>12}{'prompt':>12}{'first':>12}{'computed':>10}{'books':>10}{'share of':>10}")
     print(f"{'':10}{'tokens/s':>12}{'tokens/s':>12}{'token ms':>12}{'prompt':>10}{'ms/step':>10}{'limit':>10}")
-    timings, probes, num_threads = [], {}, arguments.num_threads or default_num_threads()
-    best = probe_machine(num_threads)
+    timings, limits = [], Limits(arguments.num_threads or default_num_threads())
     for name in arguments.workloads:
-        workload = WORKLOADS[name](llm.engine.vocab_size)
-        before = probe_machine(num_threads)
-        timings.append(measure(llm, spec, workload, repeats=arguments.repeats))
-        probes[name] = better_rates(before, probe_machine(num_threads))
-        best = better_rates(best, probes[name])
-        print_row(timings[-1], best)
+        timings.append(measure(llm, spec, WORKLOADS[name](llm.engine.vocab_size), repeats=arguments.repeats))
+        limits.probe()
+        print_row(timings[-1], limits)
     report = {
         "parameters": {"model": arguments.shape or arguments.model, **settings, "repeats": arguments.repeats},
         "weights_bytes": llm.stats().weights_bytes,
         "peak_resident_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-        "machine": {name: asdict(probe) for name, probe in probes.items()},
-        "timings": [asdict(timing) | {"share_of_limit": share_of_limit(timing, best)} for timing in timings],
+        "machine": asdict(limits.rates),
+        "timings": [asdict(timing) | {"share_of_limit": share_of_limit(timing, limits)} for timing in timings],
     }
     save("offline", report, arguments.output)
 

@@ -8,14 +8,16 @@ are then timed in turn, and the ratio is the median over the pairs.
 
 import argparse
 import time
+from dataclasses import asdict
 
 import numpy as np
 
 from attention import MODELS, Case, check
-from octavo.kernels.cpu import CpuOperations, probe_machine
+from machine import Limits
+from octavo.kernels.cpu import CpuOperations
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.kernels.kv_layout import KVLayout
-from reporting import save
+from reporting import add_output_argument, parameters, save
 
 BLOCK_SIZES = (16, 32, 64, 128)
 NUM_PAIRS = 40
@@ -32,7 +34,7 @@ def time_pairs(first, second) -> np.ndarray:
     return times
 
 
-def measure(ops: CpuOperations, arguments: argparse.Namespace, block_size: int) -> tuple[dict, np.ndarray]:
+def measure(ops: CpuOperations, arguments: argparse.Namespace, block_size: int, limits: Limits) -> tuple[dict, np.ndarray]:
     """Returns one block size's record, and the output that every other block size must give too."""
     _, num_kv_heads, head_dim, num_layers = MODELS[arguments.model]
     layout = KVLayout(arguments.kv_dtype, block_size, num_layers, num_kv_heads, head_dim)
@@ -42,13 +44,13 @@ def measure(ops: CpuOperations, arguments: argparse.Namespace, block_size: int) 
     check(ops, contiguous)
     output = contiguous.attend(ops)
     assert output.tobytes() == shuffled.attend(ops).tobytes(), "shuffled blocks give other bits"
-    read_limit = probe_machine(arguments.num_threads).read_gb_per_s
     times = time_pairs(contiguous.runner(ops), shuffled.runner(ops))
+    limits.probe()
     ratios = times[:, 1] / times[:, 0]
     rates = contiguous.read_bytes / np.median(times, axis=0) / 1e9
     low, middle, high = np.percentile(ratios, [25, 50, 75])
     print(
-        f"{block_size:10} {rates[0]:9.1f} {rates[0] / read_limit:6.0%} {rates[1]:9.1f} {rates[1] / read_limit:6.0%} "
+        f"{block_size:10} {rates[0]:9.1f} {limits.read_share(rates[0]):6.0%} {rates[1]:9.1f} {limits.read_share(rates[1]):6.0%} "
         f"{middle:8.3f} ({low:.3f} .. {high:.3f})",
         flush=True,
     )
@@ -56,7 +58,6 @@ def measure(ops: CpuOperations, arguments: argparse.Namespace, block_size: int) 
         "block_size": block_size,
         "contiguous_gb_per_s": rates[0],
         "shuffled_gb_per_s": rates[1],
-        "read_limit_gb_per_s": read_limit,
         "ratio": middle,
         "ratio_quartiles": [low, high],
     }
@@ -71,17 +72,19 @@ def main() -> None:
     parser.add_argument("--num-threads", type=int, default=default_num_threads())
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=16)
+    add_output_argument(parser)
     arguments = parser.parse_args()
     ops = CpuOperations(arguments.num_threads)
     print(f"{arguments.model}, {arguments.kv_dtype}, {arguments.batch} x {arguments.context}, {ops.instruction_set}")
     print("block size contiguous GB/s     shuffled GB/s      time ratio (quartiles)")
-    records, outputs = [], []
+    records, outputs, limits = [], [], Limits(arguments.num_threads)
     for block_size in BLOCK_SIZES:
-        record, output = measure(ops, arguments, block_size)
+        record, output = measure(ops, arguments, block_size, limits)
         records.append(record)
         outputs.append(output.tobytes())
     assert len(set(outputs)) == 1, "block sizes give different bits"
-    save("paging", {**vars(arguments), "instruction_set": ops.instruction_set, "figures": records})
+    report = {"instruction_set": ops.instruction_set, "machine": asdict(limits.rates), "figures": records}
+    save("paging", parameters(arguments) | report, arguments.output)
 
 
 if __name__ == "__main__":

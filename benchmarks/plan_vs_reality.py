@@ -15,7 +15,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from reporting import save
+from reporting import add_output_argument, save
 from workloads import FIRST_TOKEN_ID
 
 NUM_EXTRA = 3
@@ -142,7 +142,7 @@ def main() -> None:
     """Plans, runs, prints; the exit status is 1 if a plan was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--num-threads", type=int, default=None)
-    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
+    add_output_argument(parser)
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:

@@ -77,8 +77,7 @@ def memory_lines(memory: Mapping, disk: Mapping) -> list[str]:
 def introduction(reports: Mapping[str, Mapping]) -> str:
     """Returns what was measured, on what."""
     first = next(iter(reports.values()))
-    probes = [probe for report in reports.values() for probe in report["machine"].values()]
-    bandwidths, rates = ([probe[name] for probe in probes] for name in ("read_gb_per_s", "fp32_gflop_per_s"))
+    bandwidths, rates = ([report["machine"][name] for report in reports.values()] for name in ("read_gb_per_s", "fp32_gflop_per_s"))
     return (
         f"SmolLM2-135M on two cores of an {first['processor']}. In brackets: the share of what the runs' own probes reached,\n"
         f"reading {spread(bandwidths)} GB/s and multiplying {spread(rates)} GFLOP/s in float32. `make bench` measures all of it\n"

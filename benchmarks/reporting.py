@@ -3,6 +3,7 @@
 Owns: the shape of a results file. Must not know: what was measured.
 """
 
+import argparse
 import json
 import platform
 import subprocess
@@ -11,6 +12,16 @@ from typing import Any
 
 from octavo import __version__
 from octavo.kernels.processor import processor_name
+
+
+def add_output_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --output, which `save` takes as its path."""
+    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
+
+
+def parameters(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns what a benchmark was asked to measure, for its report."""
+    return {name: value for name, value in vars(arguments).items() if name != "output"}
 
 
 def save(benchmark: str, figures: dict[str, Any], path: Path | None = None) -> None:

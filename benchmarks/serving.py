@@ -17,11 +17,10 @@ import sys
 import time
 import urllib.request
 from dataclasses import dataclass
-from pathlib import Path
 
 from octavo import LLM, SamplingParams
 from octavo.config import DEFAULT_MODEL
-from reporting import save
+from reporting import add_output_argument, save
 from workloads import Workload, many_requests, one_request
 
 KV_MEMORY = "1GiB"
@@ -157,7 +156,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--num-threads", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--requests", type=int, default=64)
-    parser.add_argument("--output", type=Path, help="File to write the figures to.")
+    add_output_argument(parser)
     return parser.parse_args()
 
 

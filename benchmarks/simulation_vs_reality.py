@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from octavo import SamplingParams
 from octavo.config import DEFAULT_MODEL, WEIGHT_FORMATS, EngineConfig
@@ -27,7 +26,7 @@ from octavo.simulator.fitted_time import FittedRates, FittedStepTime, fit_rates
 from octavo.simulator.report import Report
 from octavo.simulator.settings import SimulationSettings, simulate
 from octavo.simulator.step_time import model_costs
-from reporting import save
+from reporting import add_output_argument, save
 from workloads import Workload, many_requests
 
 MAX_ERROR = 0.1
@@ -159,7 +158,7 @@ def main() -> None:
     parser.add_argument("--weights", default="auto", choices=WEIGHT_FORMATS)
     parser.add_argument("--kv-memory", nargs="+", default=["1GiB", "96MiB"])
     parser.add_argument("--num-threads", type=int, default=None)
-    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
+    add_output_argument(parser)
     arguments = parser.parse_args()
     rates, outcomes = measure(arguments)
     print_table(rates, outcomes)

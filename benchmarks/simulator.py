@@ -9,11 +9,10 @@ so that other processes disturb it less. Prints a table, and one line of JSON la
 import argparse
 import resource
 import time
-from pathlib import Path
 
 from octavo.simulator.settings import SimulationSettings, simulate
 from octavo.simulator.step_time import A100_40GB, OPT_13B, Roofline
-from reporting import save
+from reporting import add_output_argument, save
 
 NUM_USERS = 1000
 
@@ -21,7 +20,7 @@ NUM_USERS = 1000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
+    add_output_argument(parser)
     arguments = parser.parse_args()
     num_requests = arguments.requests
     settings = SimulationSettings(

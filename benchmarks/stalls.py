@@ -11,11 +11,10 @@ import argparse
 import statistics
 import sys
 import time
-from pathlib import Path
 
 from octavo import LLM, SamplingParams
 from octavo.config import DEFAULT_MODEL
-from reporting import save
+from reporting import add_output_argument, save
 from workloads import random_prompts
 
 NUM_DECODES = 16
@@ -72,7 +71,7 @@ def main() -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--weights", default="auto")
     parser.add_argument("--num-threads", type=int, default=None)
-    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
+    add_output_argument(parser)
     arguments = parser.parse_args()
     llm = LLM(arguments.model, weights=arguments.weights, num_threads=arguments.num_threads, kv_memory="1GiB", seed=0)
     lengths = [DECODE_PROMPT_TOKENS] * NUM_DECODES + [LONG_PROMPT_TOKENS]

@@ -23,7 +23,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from octavo.config import DEFAULT_MODEL
-from reporting import save
+from reporting import add_output_argument, save
 
 PROMPT = "The capital of France is"
 TARGET_S = 0.8  # to the first token, from the file's own weights
@@ -127,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--output", type=Path, default=None, help="file for the figures")
+    add_output_argument(parser)
     arguments = parser.parse_args()
     generate = ["generate", PROMPT, "--model", arguments.model, "--max-tokens", "1", "--temperature", "0"]
     commands = {

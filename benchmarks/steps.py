@@ -18,7 +18,7 @@ from octavo.kernels.cpu import CpuOperations, OperationTime, probe_machine
 from octavo.kernels.cpu_count import default_num_threads
 from octavo.models.model_files import load_model_files
 from octavo.models.weights import load_weights
-from reporting import save
+from reporting import add_output_argument, parameters, save
 from workloads import Workload, many_requests, one_request
 
 KV_MEMORY = "1GiB"
@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--weights", default="bf16")
     parser.add_argument("--num-threads", type=int, default=default_num_threads())
     parser.add_argument("--workloads", default="W1,W64")
+    add_output_argument(parser)
     arguments = parser.parse_args()
     operations = CpuOperations(arguments.num_threads)
     engine = build(arguments, operations)
@@ -80,7 +81,7 @@ def main() -> None:
         print(f"read {probe.read_gb_per_s:.1f} GB/s, fp32 {probe.fp32_gflop_per_s:.0f} GFLOP/s")
         record = {"workload": workload.name, "num_steps": num_steps, "seconds": seconds, "machine": asdict(probe)}
         figures.append(record | {"operations": {operation: asdict(total) for operation, total in times.items()}})
-    save("steps", {**vars(arguments), "instruction_set": operations.instruction_set, "figures": figures})
+    save("steps", {**parameters(arguments), "instruction_set": operations.instruction_set, "figures": figures}, arguments.output)
 
 
 if __name__ == "__main__":

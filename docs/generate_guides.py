@@ -1,4 +1,4 @@
-"""Fills the tables of the README, the guides and the concepts that come from the planner and from committed measurements.
+"""Fills the tables of the READMEs, the guides and the concepts that come from the planner and from committed measurements.
 
 Usage: python docs/generate_guides.py [--check]        (--check writes nothing and fails when a page is out of date)
 
@@ -23,7 +23,12 @@ from octavo.planner.shipped_models import shipped_models
 from octavo.planner.weight_sizes import sizes_from_parameters
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/concepts/*.md")), *sorted(ROOT.glob("docs/guides/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted(ROOT.glob("docs/concepts/*.md")),
+    *sorted(ROOT.glob("docs/guides/*.md")),
+]
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"<!-- table: ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 GIB = 2**30
@@ -137,6 +142,53 @@ def shapes_table() -> str:
     return table(("model", "weights", one, "of read bandwidth", many, "of arithmetic", prompt, "of arithmetic"), rows)
 
 
+def products_table() -> str:
+    """Returns how near the matrix products come to the machine's limits: one row to reading, many rows to arithmetic."""
+    rows = []
+    for path in sorted(RESULTS.glob("kernels-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        limits = record["machine"]
+        gflop_limit = max(limits["fp32_gflop_per_s"], limits["bf16_gflop_per_s"])
+        products: dict[tuple[str, str], list[str]] = {}
+        for figure in record["figures"]:
+            gb_per_s, gflop_per_s = figure["gb_per_s"], figure["gflop_per_s"]
+            read = f"{gb_per_s:.1f} GB/s ({100 * gb_per_s / limits['read_gb_per_s']:.0f} %)"
+            multiplied = f"{gflop_per_s:.0f} GFLOP/s ({100 * gflop_per_s / gflop_limit:.0f} %)"
+            cells = products.setdefault((figure["product"], figure["weight_format"]), [])
+            cells.append(read if figure["num_rows"] == 1 else multiplied)
+        num_rows = sorted({figure["num_rows"] for figure in record["figures"]})
+        rows += [(record["model"], *product, *cells) for product, cells in products.items()]
+    return table(("model", "product", "weights", *(f"{count} rows" if count > 1 else "1 row" for count in num_rows)), rows)
+
+
+def attention_table() -> str:
+    """Returns how near paged attention comes to its limit: the one of which it uses the larger share."""
+    rows = []
+    for path in sorted(RESULTS.glob("attention-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        limits = record["machine"]
+        for figure in record["figures"]:
+            read_share = figure["gb_per_s"] / limits["read_gb_per_s"]
+            arithmetic_share = figure["gflop_per_s"] / limits["fp32_gflop_per_s"]
+            if read_share > arithmetic_share:
+                rate = f"{figure['gb_per_s']:.1f} GB/s ({100 * read_share:.0f} %)"
+            else:
+                rate = f"{figure['gflop_per_s']:.0f} GFLOP/s ({100 * arithmetic_share:.0f} %)"
+            rows.append((figure["case"].replace(" x ", " × "), record["kv_dtype"], f"{figure['microseconds'] / 1e3:.1f}", rate))
+    return table(("case", "KV", "ms a layer", "rate"), rows)
+
+
+def paging_table() -> str:
+    """Returns what a shuffled block table costs."""
+    record = json.loads((RESULTS / "paging.json").read_text(encoding="utf-8"))
+    rows = []
+    for figure in record["figures"]:
+        rates = (f"{figure[name]:.1f}" for name in ("contiguous_gb_per_s", "shuffled_gb_per_s"))
+        low, high = figure["ratio_quartiles"]
+        rows.append((str(figure["block_size"]), *rates, f"{figure['ratio']:.3f} ({low:.3f} to {high:.3f})"))
+    return table(("block size", "contiguous, GB/s", "shuffled, GB/s", "time, shuffled to contiguous (quartiles)"), rows)
+
+
 def accuracy_table() -> str:
     """Returns what `benchmarks/accuracy.py` measured of the formats."""
     record = json.loads((RESULTS / "accuracy.json").read_text(encoding="utf-8"))
@@ -242,6 +294,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "own-throughput": own_table,
     "peers": peers_table,
     "shapes": shapes_table,
+    "products": products_table,
+    "attention": attention_table,
+    "paging": paging_table,
     "plan": plan_table,
     "simulation": simulation_table,
     "held": held_table,

@@ -50,7 +50,8 @@ def test_shared_prefix(workloads) -> None:
     assert len({tuple(prompt[1024:1040]) for prompt in workload.prompts}) == 64
 
 
-def test_shares_of_what_the_machine_can_do(workloads) -> None:
+def test_shares_of_what_the_machine_can_do(workloads, monkeypatch: pytest.MonkeyPatch) -> None:
+    import machine
     import offline
     from octavo.kernels.cpu import MachineRates
     from octavo.models.hf_config import from_hf_config
@@ -61,11 +62,15 @@ def test_shares_of_what_the_machine_can_do(workloads) -> None:
     flop = offline.matrix_flop(spec, workloads.many_requests(VOCAB_SIZE), 14_742)
     assert flop == 2 * ((14_742 + 8_370 - 64) * layers + 8_370 * head)
 
-    probe = MachineRates(read_gb_per_s=20.0, fp32_gflop_per_s=100.0, bf16_gflop_per_s=400.0, int8_gop_per_s=0.0)
+    probes = iter([MachineRates(20.0, 50.0, 400.0, 0.0), MachineRates(10.0, 100.0, 400.0, 0.0)])
+    monkeypatch.setattr(machine, "probe_machine", lambda _num_threads: next(probes))
+    limits = machine.Limits(2)
+    limits.probe()
+    assert limits.rates == MachineRates(20.0, 100.0, 400.0, 0.0)
     reading = offline.Timing("W1", 1.0, 1.0, 1.0, 1, 1, 1.0, read_gb_per_s=15.0, gflop_per_s=None)
     multiplying = offline.Timing("P1024", 1.0, 1.0, 1.0, 1, 1, 1.0, read_gb_per_s=None, gflop_per_s=100.0)
-    assert offline.share_of_limit(reading, probe) == 0.75
-    assert offline.share_of_limit(multiplying, probe) == 0.25  # of the faster arithmetic
+    assert offline.share_of_limit(reading, limits) == 0.75
+    assert offline.share_of_limit(multiplying, limits) == 0.25  # of the faster arithmetic
 
 
 def test_the_readme_shows_the_results() -> None:
