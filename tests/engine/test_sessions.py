@@ -158,6 +158,22 @@ def test_when_no_session_is_under_way_a_stall_is_one(models, tmp_path):
     assert watch.check().request_id == request_id
 
 
+def test_blocks_that_a_save_holds_are_in_the_map_and_in_the_dump(models):
+    engine = models.engine(spec=full_attention())
+    request_id = engine.add_request(TOKENS, PARAMS)
+    while not engine.peek(request_id).outputs[0].token_ids:
+        engine.step()
+    held = engine.sessions.hold(TOKENS, ())
+    shown = [(block.state, block.ref_count, len(block.holders)) for block in engine.block_map().blocks]
+    assert shown == [("used", 2, 1)] * 9
+    assert engine.dump().text.count(f"held by [{request_id}/1 group 0, a transfer]") == 9
+    run(engine)
+    shown = [(block.state, block.ref_count, len(block.holders)) for block in engine.block_map().blocks]
+    assert shown == [("used", 1, 0)] * 9 + [("cached", 0, 0)]
+    engine.sessions.let_go(held)
+    assert {block.state for block in engine.block_map().blocks} == {"cached"}
+
+
 # ---- what does not fit
 
 

@@ -24,11 +24,12 @@ class BlockEntry:
     """A block that is not free.
 
     Attributes:
-        state: used when a sequence holds it, else cached.
-        ref_count: its holders.
+        state: used when anything holds it, else cached.
+        ref_count: its holders: sequences, and prefixes that move to or from a file.
         num_tokens: tokens whose K/V it holds.
         is_reusable: it can be found by a prefix match.
-        eviction_rank: 0 for the cached block that is dropped next, the one longest without a holder; None while it is held.
+        eviction_rank: 0 for the cached block that is dropped next; None while it is held.
+        holders: the sequences among its holders.
     """
 
     block_id: int
@@ -62,9 +63,10 @@ def describe_blocks(kv: KVManager, choices: Iterable[Choice]) -> BlockMap:
         holders = [
             BlockHolder(choice_of[id(cache)].request.request_id, choice_of[id(cache)].sequence.sequence_id, group)
             for cache, group in block.holders
+            if id(cache) in choice_of
         ]
-        state = "used" if holders else "cached"
+        state = "used" if block.holders else "cached"
         blocks.append(
-            BlockEntry(block.block_id, state, len(holders), block.num_tokens, block.is_reusable, block.eviction_rank, holders)
+            BlockEntry(block.block_id, state, len(block.holders), block.num_tokens, block.is_reusable, block.eviction_rank, holders)
         )
     return BlockMap(kv.block_size, kv.capacity, kv.capacity - len(blocks), blocks)

@@ -55,5 +55,6 @@ def _pool_lines(scheduler: Scheduler, choices: Mapping[int, Choice]) -> Iterable
         f"{memory.num_used_blocks} used, {memory.num_committed_blocks} with pages; admitting: {scheduler.is_admitting}"
     )
     for block in describe_blocks(scheduler.kv, choices.values()).blocks:
-        holders = ", ".join(f"{holder.request_id}/{holder.sequence_id} group {holder.group}" for holder in block.holders)
-        yield f"  block {block.block_id}: {block.state}, {block.num_tokens} tokens, held by [{holders}]"
+        holders = [f"{holder.request_id}/{holder.sequence_id} group {holder.group}" for holder in block.holders]
+        holders += ["a transfer"] * (block.ref_count - len(holders))
+        yield f"  block {block.block_id}: {block.state}, {block.num_tokens} tokens, held by [{', '.join(holders)}]"

@@ -17,7 +17,7 @@ class BlockState:
 
     Attributes:
         num_tokens: tokens whose K/V it holds.
-        holders: the open sequences that hold it, with the layer group of each.
+        holders: the open caches that hold it, with the layer group of each.
         is_reusable: it can be found by a prefix match.
         eviction_rank: 0 for the cached block that is dropped next; None while the block is held.
     """
