@@ -162,8 +162,16 @@ def test_a_prefix_is_only_warmed_unless_it_is_to_be_pinned(server):
     for body in ({"pin": True}, {"prompt": []}, {"prompt": ""}, {"prompt": [260]}, {"prompt": "a", "messages": messages}):
         refused = server.http.post("/octavo/prefixes", json=body)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt"), refused.text
-    too_long = server.http.post("/octavo/prefixes", json={"prompt": "z" * 500, "pin": True, "max_model_len": 3})
-    assert too_long.status_code == 400
+    too_long = server.http.post("/octavo/prefixes", json={"prompt": "z" * 600, "pin": True})
+    assert too_long.status_code == 400 and "max_model_len=512" in too_long.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/octavo/prefixes", "/tokenize"])
+@pytest.mark.parametrize(("name", "value"), [("add_generation_prompt", False), ("chat_template_kwargs", {"mood": "calm"})])
+def test_a_prompt_takes_no_field_of_a_conversation(server, path, name, value):
+    refused = server.http.post(path, json={"prompt": "a", name: value})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == f"{name} is allowed only with messages"
 
 
 def test_more_than_the_pins_share_is_refused():

@@ -117,6 +117,9 @@ def test_what_cannot_be_done_is_said(start, models: TinyModels, tmp_path: Path) 
         assert post(server, "s", "save").json()["error"]["param"] == "prompt"
         assert post(server, "s", "save", prompt=PROMPT, messages=[{"role": "user", "content": "x"}]).status_code == 400
         assert post(server, "s", "load", prompt=PROMPT).json()["error"]["param"] == "prompt"
+        field = {"add_generation_prompt": False}
+        assert post(server, "s", "load", **field).json()["error"]["param"] == "add_generation_prompt"
+        assert post(server, "s", "save", prompt=PROMPT, **field).json()["error"]["param"] == "add_generation_prompt"
         post(server, "mine", "save", prompt=PROMPT)
     with running_server(models.engine(kv_dtype="bf16"), session_dir=str(tmp_path / "sessions")) as server:
         error = post(server, "mine", "load").json()["error"]

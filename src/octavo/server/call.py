@@ -32,7 +32,7 @@ class Call:
     is_gone: bool = False
 
     def take_request_id(self, request_id: str | None) -> None:
-        """Takes the id from the body, which must not contradict the header's."""
+        """Takes the id from the body, if there is one; it counts before the header's."""
         if request_id is not None:
             self.request_id = request_id
 

@@ -12,7 +12,6 @@ from octavo.outputs import RequestOutput
 from octavo.sampling_params import COMPUTE_ONLY
 from octavo.server.call import Call
 from octavo.server.context import ServerContext
-from octavo.server.errors import invalid
 from octavo.server.generation import collect, make_submissions
 from octavo.server.prompts import read_prompt
 from octavo.server.protocol.base import IdentityFields
@@ -39,8 +38,7 @@ async def compute_prompt(body: PromptFields, request: Request, context: ServerCo
 
 
 async def _read_token_ids(body: PromptFields, context: ServerContext) -> list[int]:
-    if (body.prompt is None) == (body.messages is None):
-        raise invalid("prompt", "exactly one of prompt and messages must be given")
+    body.check_source(body.prompt, body.messages)
     if body.prompt is not None:
         return (await read_prompt("prompt", body.prompt, context)).token_ids
     _, token_ids = await context.model.encode_chat(body.prompt_of(body.messages or []))

@@ -4,7 +4,7 @@ Owns: the mapping from causes to statuses and to ``{"error": {"message", "type",
 path. Must not know: routes.
 
 Invariants:
-1. A client's fault is 400, 401, 404, 413 or 429, ours is 500 or 503; 422 is never sent.
+1. A client's fault is 400, 401, 404, 405, 413 or 429, ours is 500 or 503; 422 is never sent.
 2. No message repeats more than `MAX_QUOTED_CHARS` of what a client sent.
 """
 

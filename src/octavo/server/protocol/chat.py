@@ -88,6 +88,14 @@ class ConversationFields(RequestBody):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the chat template.")
 
+    def check_source(self, prompt: object, messages: object) -> None:
+        """Refuses a request with both a prompt and messages, with neither, or with a prompt and the fields of a conversation."""
+        if (prompt is None) == (messages is None):
+            raise invalid("prompt", "exactly one of prompt and messages must be given")
+        for name in ConversationFields.model_fields:
+            if prompt is not None and getattr(self, name) is not None:
+                raise invalid(name, f"{name} is allowed only with messages")
+
     def prompt_of(self, messages: list[ChatMessage]) -> ChatPrompt:
         """Returns what the model is to be shown of the messages."""
         continues = bool(self.continue_final_message)

@@ -52,7 +52,7 @@ async def continue_prompts(
         body: it passed `check_continuation`.
         cache_salt: instead of the body's, which has none.
     """
-    max_tokens = (DEFAULT_MAX_TOKENS if body.max_tokens is None else 1) if not body.max_tokens else body.max_tokens
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens or 1  # 0: only an echo; the engine makes one
     beams = make_beams(body, context.config, max_tokens=max_tokens)
     params = _make_params(body, context, max_tokens) if beams is None else greedy_params(beams)
     if context.config.log_prompts:

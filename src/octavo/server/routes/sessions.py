@@ -19,6 +19,7 @@ from octavo.server.computing import PromptFields, compute_prompt
 from octavo.server.context import ServerContext, get_context
 from octavo.server.errors import ApiError, invalid
 from octavo.server.protocol.base import ERROR_RESPONSES, Name, ResponseBody
+from octavo.server.protocol.chat import ConversationFields
 from octavo.server.session_directory import SESSION_NAME, SessionDirectory
 
 router = APIRouter(route_class=JsonRoute, prefix="/octavo", tags=["sessions"], responses=ERROR_RESPONSES)
@@ -74,8 +75,9 @@ async def use_session(body: SessionRequest, request: Request, context: Context, 
         directory.make_room(namespace)
         info = await _save(context, sessions, path, computed.prompt_token_ids, namespace)
     else:
-        if body.prompt is not None or body.messages is not None:
-            raise invalid("prompt" if body.messages is None else "messages", "a session that is loaded brings its own conversation")
+        for name in ("prompt", "messages", *ConversationFields.model_fields):
+            if getattr(body, name) is not None:
+                raise invalid(name, "a session that is loaded brings its own conversation")
         if not path.is_file():
             raise ApiError(404, f"there is no session {body.name!r}", param="name")
         info = await _load(context, sessions, path, namespace)

@@ -61,20 +61,13 @@ async def tokenize(body: TokenizeRequest, context: Context) -> TokenizeResponse:
 
 
 async def _token_ids(body: TokenizeRequest, context: ServerContext) -> list[int]:
-    if (body.prompt is None) == (body.messages is None):
-        raise invalid("prompt", "exactly one of prompt and messages must be given")
+    body.check_source(body.prompt, body.messages)
     if body.prompt is not None:
-        _refuse_given(body, tuple(ConversationFields.model_fields), "messages")
         return await context.model.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
-    _refuse_given(body, ("add_special_tokens",), "prompt")
+    if body.add_special_tokens is not None:
+        raise invalid("add_special_tokens", "add_special_tokens is allowed only with prompt")
     _, token_ids = await context.model.encode_chat(body.prompt_of(body.messages or []))
     return token_ids
-
-
-def _refuse_given(body: TokenizeRequest, names: tuple[str, ...], needed: str) -> None:
-    for name in names:
-        if getattr(body, name) is not None:
-            raise invalid(name, f"{name} is allowed only with {needed}")
 
 
 @router.post("/detokenize")
