@@ -61,6 +61,14 @@ def test_choices_and_beams_ask_for_their_request(models):
     assert (hits(engine, 0), hits(engine, 1)) == (32, 32)
 
 
+def test_an_embedded_prompt_asks_for_its_blocks_too(llm):
+    for index, retain in enumerate([{"priority": 0}, {"priority": 90}]):
+        llm.embed({"prompt_token_ids": prompt_of(index), "retain": retain})
+    for index in range(2, 10):
+        llm.generate({"prompt_token_ids": prompt_of(index)}, ONE)
+    assert (hits(llm.engine, 0), hits(llm.engine, 1)) == (0, 32)
+
+
 @pytest.mark.parametrize(
     "retain",
     [

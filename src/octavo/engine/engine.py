@@ -153,6 +153,7 @@ class Engine:
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
+        retain: Retain | None = None,
     ) -> str:
         """Queues a prompt to be embedded: its result has no tokens, but an `embedding`.
 
@@ -164,6 +165,7 @@ class Engine:
         check_pooling(pooling)
         request = self._new_request(prompt, EMBEDDING_PARAMS, request_id, priority, cache_salt)
         self._checker.check_embeddable(request.prompt, self._scheduler)
+        request.retentions = read_retentions(retain)
         num_tokens = len(request.prompt.token_ids)
         sequence = self._in_flight.make_sequence(request, num_tokens)
         sequence.reads_cached_prefix = pooling == "last"  # a mean needs the hidden state of every token

@@ -10,6 +10,7 @@ Invariants:
 """
 
 import json
+import logging
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 MAX_BLANKS = 20  # in a row between the parts of a JSON document: enough to indent, too few to fill an answer
 JSON_OPTIONS: "JsonCompileOptions" = {"whitespace_pattern": rf"[ \n]{{1,{MAX_BLANKS}}}", "lenient": False, "coerce_one_of": False}
+logger = logging.getLogger("octavo.engine")
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,7 @@ class GrammarConstraint:
             words = np.frombuffer(matcher.compute_bitmask(), np.int32)[: self._num_words]
             bitmask[: len(words)] = words
         if matcher.is_error():
-            import logging
-
-            logging.getLogger("octavo.engine").warning(
+            logger.warning(
                 "an answer left its grammar: %s",
                 matcher.get_error().partition("\n")[0],  # what follows quotes the client's grammar
             )
