@@ -1,6 +1,6 @@
 """Times paged attention, decode and prefill, as shares of what the machine can do in the same minute.
 
-Usage: python benchmarks/attention.py [--kv-dtype bf16] [--num-threads N] [--context 8192] [--batch 16]
+Usage: python benchmarks/attention.py [--models NAME …] [--kv-dtype bf16] [--num-threads N] [--context 8192] [--batch 16]
 
 Decode is one query of each of `batch` sequences over `context` tokens; what counts is K and V read per second. Prefill is a whole
 prompt; what counts is the arithmetic that the causal mask leaves. Every case is first checked: one sequence against the

@@ -1,13 +1,12 @@
 """Times the kernels over the shapes of real models, as shares of what the machine can do in the same run.
 
-Usage: python benchmarks/kernels.py [--model NAME] [--rows 1,64] [--formats bf16,int4] [--threads N]
+Usage: python benchmarks/kernels.py [--model NAME] [--rows 1,64] [--formats bf16,int4] [--num-threads N]
 
 A product is timed as a forward pass meets it: several weights of one shape, together larger than the caches, one after the
 other in one recorded program. Each is first compared with numpy, and rows computed alone with the same rows in the batch.
 """
 
 import argparse
-import os
 import time
 from dataclasses import asdict, dataclass
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from machine import Limits
 from octavo.kernels.cpu import CpuOperations
+from octavo.kernels.cpu_count import default_num_threads
 from octavo.kernels.host_tensor import HostTensor
 from reporting import add_output_argument, save
 
@@ -118,7 +118,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=SHAPES, default="smollm2-135m")
     parser.add_argument("--rows", default=",".join(map(str, ROWS)), help="numbers of rows, separated by commas")
     parser.add_argument("--formats", default=",".join(FORMATS), help="weight formats, separated by commas")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--num-threads", type=int, default=default_num_threads())
     add_output_argument(parser)
     return parser.parse_args()
 
@@ -126,11 +126,11 @@ def read_arguments() -> argparse.Namespace:
 def main() -> None:
     """Measures, prints the table and one line of JSON."""
     arguments = read_arguments()
-    ops = CpuOperations(arguments.threads)
-    print(f"{arguments.model}, {ops.instruction_set}, {arguments.threads} threads")
+    ops = CpuOperations(arguments.num_threads)
+    print(f"{arguments.model}, {ops.instruction_set}, {arguments.num_threads} threads")
     print("product    format  rows         µs    GB/s  share   GFLOP/s  share of arithmetic")
     rows = [int(number) for number in arguments.rows.split(",")]
-    figures, limits = [], Limits(arguments.threads)
+    figures, limits = [], Limits(arguments.num_threads)
     for name, shape in SHAPES[arguments.model].items():
         for weight_format in arguments.formats.split(","):
             measured = measure(ops, name, shape, weight_format, rows)
@@ -140,7 +140,7 @@ def main() -> None:
                 figures.append(asdict(figure))
     report = {
         "instruction_set": ops.instruction_set,
-        "num_threads": arguments.threads,
+        "num_threads": arguments.num_threads,
         "model": arguments.model,
         "machine": asdict(limits.rates),
         "figures": figures,

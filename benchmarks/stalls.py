@@ -21,7 +21,6 @@ NUM_DECODES = 16
 DECODE_PROMPT_TOKENS = 64
 LONG_PROMPT_TOKENS = 4096
 QUIET_STEPS = 64  # before the prompt arrives, and after its first token
-MAX_GAP_RATIO = 3.0
 
 
 def greedy(num_tokens: int) -> SamplingParams:

@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/steps.py [--model NAME] [--weights FORMAT] [--num-threads N] [--workloads W1,W64]
 
-Prints for each operation its share of the run, the time of a call, and for the matrix products how near they come to the limits
-that the same run probed: a product's weights have to be read once, and its arithmetic has to be done. The last line is JSON.
+Prints for each operation its share of the run and the time of a call, and what the machine read and multiplied at best just before
+the run: a product's weights have to be read once, and its arithmetic has to be done. The last line is JSON.
 """
 
 import argparse

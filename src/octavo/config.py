@@ -110,7 +110,11 @@ class EngineConfig:
     """All settings of one engine. Each field's metadata holds its description, unit and allowed values."""
 
     model: str = setting(DEFAULT_MODEL, "Alias, directory, .gguf file or hub id of the model.")
-    weights: str = setting("auto", "Format in which weights are held; auto keeps what the file holds.", choices=WEIGHT_FORMATS)
+    weights: str = setting(
+        "auto",
+        "Format in which weights are held; auto keeps what the file holds, except that F16 becomes bf16.",
+        choices=WEIGHT_FORMATS,
+    )
     kv_dtype: str = setting("bf16", "Format in which K and V are held.", choices=KV_DTYPES)
     memory: str | int = setting(
         "auto",

@@ -2,7 +2,8 @@
 
 import pytest
 
-from engine.tiny_engine import MAX_LEN, answer, run
+from engine.tiny_engine import MAX_LEN, ByteTokenizer, answer, run
+from octavo.engine.validation import RequestChecker
 from octavo.errors import RequestError
 from octavo.sampling_params import SamplingParams
 
@@ -82,6 +83,14 @@ def test_a_prompt_that_is_none_is_refused(models, prompt):
     with pytest.raises(RequestError) as caught:
         models.engine().add_request(prompt, SamplingParams())
     assert caught.value.field == "prompt"
+
+
+@pytest.mark.parametrize("is_rendered", [False, True])
+def test_a_text_with_a_token_that_the_model_lacks_is_refused(is_rendered):
+    checker = RequestChecker(ByteTokenizer(), 122, MAX_LEN, frozenset())
+    assert checker.prompt("any", is_rendered=is_rendered).token_ids == [97, 110, 121]
+    with pytest.raises(RequestError, match="prompt has 122; token ids are 0 to 121"):
+        checker.prompt("zany", is_rendered=is_rendered)
 
 
 def test_only_allowed_tokens_are_chosen(models):

@@ -9,6 +9,7 @@ from octavo.errors import ConfigError
 from octavo.kernels.host_tensor import HostTensor
 from octavo.kernels.kv_layout import KVLayer, KVLayout
 from octavo.kernels.reference import ReferenceOperations
+from octavo.kernels.reference_kv import encode
 from octavo.kernels.reference_sampling import philox4x32, uniform
 from octavo.kernels.rounding import bf16_bits, bf16_values
 from octavo.kernels.step_arrays import StepArrays
@@ -174,6 +175,11 @@ def test_attention_to_one_token_returns_its_stored_value(rng, kv_dtype, error_ra
     out = np.empty((1, 16), np.float32)
     OPS.paged_attention(qkv, kv, step, 0, out, num_q_heads=2, scale=1.0)
     assert np.abs(out[0] - v).max() <= error_ratio * np.abs(v).max()
+
+
+def test_fp16_saturates_instead_of_storing_infinity():
+    encoded, _ = encode(np.array([[[1e6, -np.inf, 1.0, np.nan]]], np.float32), "fp16")
+    np.testing.assert_array_equal(encoded[0, 0], np.array([65504, -65504, 1, np.nan], np.float16))
 
 
 def test_a_slot_of_minus_one_stores_nothing(rng):

@@ -40,11 +40,12 @@ class RequestChecker:
         Raises:
             RequestError: it is empty, not text, or has a token id that the model lacks.
         """
+        text: str | None = None
+        ids: object = prompt
         if isinstance(prompt, str):
-            token_ids = self.tokenizer.encode_chat(prompt) if is_rendered else self.tokenizer.encode(prompt)
-            text: str | None = self.tokenizer.control_text.shown(prompt) if is_rendered else prompt
-        else:
-            token_ids, text = self._checked_ids(prompt), None
+            ids = self.tokenizer.encode_chat(prompt) if is_rendered else self.tokenizer.encode(prompt)
+            text = self.tokenizer.control_text.shown(prompt) if is_rendered else prompt
+        token_ids = self._checked_ids(ids)  # a text's too: its tokenizer may know tokens that the model lacks
         if not token_ids:
             raise RequestError("prompt has no tokens", field="prompt", hint="give at least one token to continue from")
         return PromptInput(text, token_ids)

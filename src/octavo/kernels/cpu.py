@@ -50,7 +50,7 @@ class MachineRates:
 
 
 def probe_machine(num_threads: int, *, read_bytes: int = 512 * 2**20) -> MachineRates:
-    """Measures for about a second, in the best instruction set; ``read_bytes`` of fresh memory should exceed every cache."""
+    """Measures for about half a second, in the best instruction set; ``read_bytes`` of fresh memory should exceed every cache."""
     rates = _cpu.probe_machine(instruction_sets()[0], num_threads, read_bytes)
     return MachineRates(rates.read_bytes, rates.fp32_operations, rates.bf16_operations, rates.int8_operations)
 

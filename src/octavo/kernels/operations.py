@@ -121,7 +121,7 @@ class Operations(Protocol):
 
         Args:
             qkv: as left by `rope_and_store`; only its q part is read.
-            step: its block_tables[group], context_lens and cu_seqlens_q are read.
+            step: its block_tables[group], table_rows, context_lens and cu_seqlens_q are read.
             out: ``[T, num_q_heads * head_dim]``.
         """
         ...

@@ -12,6 +12,7 @@ import numpy as np
 from octavo.kernels.kv_layout import TOKENS_PER_GRANULE, KVLayer
 from octavo.kernels.rounding import bf16_bits, bf16_values
 
+LARGEST_FP16 = np.float32(np.finfo(np.float16).max)
 ELEMENT_DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": np.uint16, "int8": np.int8}
 
 
@@ -82,6 +83,8 @@ def encode(values: np.ndarray, kv_dtype: str) -> tuple[np.ndarray, np.ndarray | 
         return np.rint(values / divisor[:, :, None]).astype(np.int8), scale
     if kv_dtype == "bf16":
         return bf16_bits(values), None
+    if kv_dtype == "fp16":
+        values = np.clip(values, -LARGEST_FP16, LARGEST_FP16)  # an infinite key would make the soft-max NaN
     return values.astype(ELEMENT_DTYPES[kv_dtype]), None
 
 

@@ -36,7 +36,7 @@ class StepArrays:
 
     @staticmethod
     def allocate(*, max_tokens: int, max_seqs: int, num_groups: int, max_blocks_per_seq: int) -> "StepArrays":
-        """Returns zeroed arrays with room for ``max_tokens`` tokens of ``max_seqs`` sequences."""
+        """Returns arrays with room for ``max_tokens`` tokens of ``max_seqs`` sequences: zeros, and −1 for slots and blocks."""
         return StepArrays(
             token_ids=np.zeros(max_tokens, np.int32),
             positions=np.zeros(max_tokens, np.int32),

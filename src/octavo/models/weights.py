@@ -67,7 +67,7 @@ def load_weights(spec: ModelSpec, source: TensorSource, ops: Operations, weight_
     """Checks ``source`` against ``spec``, then reads and packs it tensor by tensor.
 
     Args:
-        weight_format: as `Operations.pack_weight` takes it, or "auto": what the file holds.
+        weight_format: as `Operations.pack_weight` takes it, or "auto": what the file holds, F16 as bf16.
 
     Raises:
         CheckpointError: a tensor is missing, has another shape, or belongs to nothing in the spec.
