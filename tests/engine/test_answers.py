@@ -85,6 +85,13 @@ def test_a_prompt_that_is_none_is_refused(models, prompt):
     assert caught.value.field == "prompt"
 
 
+def test_end_tokens_and_bad_words_that_the_model_lacks_change_nothing(models, greedy):
+    engine = models.engine(end_token_ids=(300,))
+    assert answer(engine, [PROMPT], SamplingParams(max_tokens=40, min_tokens=6, temperature=0.0))[0].outputs[0].text == greedy.text
+    checker = RequestChecker(ByteTokenizer(), 122, MAX_LEN, frozenset())
+    assert checker.bad_words(SamplingParams(bad_words=["zany", "an"])) == ((97, 110), (32, 97, 110))
+
+
 @pytest.mark.parametrize("is_rendered", [False, True])
 def test_a_text_with_a_token_that_the_model_lacks_is_refused(is_rendered):
     checker = RequestChecker(ByteTokenizer(), 122, MAX_LEN, frozenset())

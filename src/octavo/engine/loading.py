@@ -177,7 +177,8 @@ def build_engine(
         watermark_blocks=int(kv.watermark_ratio * sizes.num_blocks),
         attention_parity_tokens=spec.attention_parity_tokens,
     )
-    checker = RequestChecker(files.tokenizer, spec.vocab_size, sizes.max_model_len, files.defaults.end_token_ids)
+    end_token_ids = frozenset(token for token in files.defaults.end_token_ids if token < spec.vocab_size)
+    checker = RequestChecker(files.tokenizer, spec.vocab_size, sizes.max_model_len, end_token_ids)
     scheduler = Scheduler(kv, limits)
     runner = build_runner(config, spec, weights, operations, sizes)
     if config.kv_check != "off":

@@ -141,7 +141,7 @@ class RequestChecker:
         scheduler.check_capacity(num_prompt, num_prompt)
 
     def bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
-        """Returns the token runs of the request's bad words, each as it stands and after a space.
+        """Returns the token runs of the request's bad words, each as it stands and after a space, that the model can write.
 
         Raises:
             RequestError: one of them has no tokens.
@@ -152,7 +152,8 @@ class RequestChecker:
                 run = tuple(self.tokenizer.encode(text, add_special_tokens=False))
                 if not run:
                     raise RequestError(f"bad_words has {word!r}, which has no tokens", field="bad_words")
-                runs[run] = None
+                if max(run) < self.vocab_size:  # the model can write it
+                    runs[run] = None
         return tuple(runs)
 
     def _check_choosable(self, params: SamplingParams) -> None:
