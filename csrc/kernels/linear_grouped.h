@@ -4,9 +4,8 @@
 // The inputs are rounded, per row and group of 32, to integers of Dot::Activation's width.
 #pragma once
 
-#include <cstring>
-
 #include "kernels/linear_rows.h"
+#include "kernels/magnitude.h"
 
 namespace octavo::OCTAVO_ISA {
 
@@ -18,24 +17,6 @@ struct ActivationGroup {
   int32_t offsets[3];  // -128 * sum of quants: over each half, and over the group
 };
 
-template <class To, class From>
-static inline To bits_of(From value) {
-  static_assert(sizeof(To) == sizeof(From));
-  To result;
-  memcpy(&result, &value, sizeof(result));
-  return result;
-}
-
-// The largest magnitude, found on the bits: NaN counts as larger than everything, so it reaches the outputs.
-static inline float largest_magnitude(const float* x) {
-  int32_t largest = 0;
-  for (int i = 0; i < kGroupSize; ++i) {
-    const int32_t magnitude = bits_of<int32_t>(x[i]) & 0x7fffffff;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  return bits_of<float>(largest);
-}
-
 // Where four sixteen-bit activations go, so that steps 0 and 1 of Int8Dot find inputs 0, 2 and 1, 3.
 template <class Integer>
 constexpr int kQuadPlace[4] = {0, sizeof(Integer) == 2 ? 2 : 1, sizeof(Integer) == 2 ? 1 : 2, 3};
@@ -45,23 +26,23 @@ void quantise_group(const float* x, ActivationGroup<Integer>& out) {
   constexpr float kLimit = sizeof(Integer) == 1 ? 127.0f : 32767.0f;
   constexpr float kSmallest = 1e-30f;      // below, the group is rounded to zero and 1 / scale stays finite
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer, ties to even
-  const float magnitude = largest_magnitude(x);
+  const float magnitude = largest_magnitude(x, kGroupSize);
   const float inverse = magnitude > kSmallest ? kLimit / magnitude : 0.0f;
   int32_t quants[kGroupSize];
-  int32_t sums[2] = {0, 0};
+  uint32_t sums[2] = {0, 0};  // unsigned, for those of NaN and infinity overflow
   for (int i = 0; i < kGroupSize; ++i)
     quants[i] = bits_of<int32_t>(x[i] * inverse + kRounder) - bits_of<int32_t>(kRounder);
   for (int half = 0; half < 2; ++half) {
-    for (int i = 0; i < kGroupSize / 2; ++i) sums[half] += quants[half * kGroupSize / 2 + i];
+    for (int i = 0; i < kGroupSize / 2; ++i) sums[half] += static_cast<uint32_t>(quants[half * kGroupSize / 2 + i]);
   }
   for (int i = 0; i < kGroupSize; i += 4) {
     for (int k = 0; k < 4; ++k) out.quants[i + kQuadPlace<Integer>[k]] = static_cast<Integer>(quants[i + k]);
   }
   out.scale = magnitude / kLimit;
-  out.sum = out.scale * static_cast<float>(sums[0] + sums[1]);
-  out.offsets[0] = -128 * sums[0];
-  out.offsets[1] = -128 * sums[1];
-  out.offsets[2] = out.offsets[0] + out.offsets[1];
+  out.sum = out.scale * static_cast<float>(static_cast<int32_t>(sums[0] + sums[1]));
+  out.offsets[0] = static_cast<int32_t>(-128u * sums[0]);
+  out.offsets[1] = static_cast<int32_t>(-128u * sums[1]);
+  out.offsets[2] = static_cast<int32_t>(-128u * (sums[0] + sums[1]));
 }
 
 static inline VF load_scales(const float* p) { return load(p); }

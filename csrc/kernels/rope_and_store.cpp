@@ -4,6 +4,7 @@
 // Workers take whole tokens. Two tokens may share a cache line of a block but never a byte of it. Positions inside a
 // block are int64.
 #include "kernels/kv_elements.h"
+#include "kernels/magnitude.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
@@ -72,16 +73,14 @@ void round_to_16_bits(const float* from, uint16_t* to, int64_t size, KVDtype dty
   }
 }
 
-// Writes round(x / scale) and returns the scale, max |x| / 127.
+// Writes round(x / scale) and returns the scale, max |x| / 127. With a NaN or an infinity among them the scale is one,
+// and what is read back is NaN.
 float quantise(const float* from, int8_t* to, int64_t size) {
-  VF largest = zero();
-  for (int64_t d = 0; d < size; d += VF::kLanes) largest = max(largest, abs(load(from + d)));
-  const float scale = reduce_max(largest) / 127.0f;
+  const float scale = largest_magnitude(from, size) / 127.0f;
   for (int64_t d = 0; d < size; ++d) {
     const float ratio = scale > 0.0f ? __builtin_rintf(from[d] / scale) : 0.0f;
-    to[d] = static_cast<int8_t>(ratio > 127.0f    ? 127.0f
-                                : ratio < -127.0f ? -127.0f
-                                                  : ratio);  // a subnormal scale is coarse
+    const float bounded = ratio > 127.0f ? 127.0f : ratio < -127.0f ? -127.0f : ratio;  // a subnormal scale is coarse
+    to[d] = static_cast<int8_t>(bounded == bounded ? bounded : 0.0f);                   // infinity / infinity
   }
   return scale;
 }

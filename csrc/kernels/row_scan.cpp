@@ -156,7 +156,7 @@ void keep_heaviest(Candidates& candidates, double target) {
 void collect_highest(const float* row, int64_t size, float largest, int64_t count, Candidates& candidates) {
   // Nearly always one of the first tries is enough; each is one pass over the row, and the last takes every token.
   for (const float gap : {4.0f, 8.0f, 16.0f, INFINITY}) {
-    collect(row, size, largest - gap, candidates);
+    collect(row, size, gap == INFINITY ? -INFINITY : largest - gap, candidates);  // the largest may be infinite too
     if (candidates.size >= count) break;
   }
   keep_highest(candidates, count);

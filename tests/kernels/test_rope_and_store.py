@@ -106,3 +106,17 @@ def test_fp16_saturates_instead_of_storing_infinity(cpu):
     _, kv = run(cpu, shape, qkv, np.stack([np.ones((1, 8)), np.zeros((1, 8))], axis=1).astype(np.float32), {})
     k, v = read_tokens(kv, np.array([2, 2, 2]), SLOTS[0] % BLOCK_SIZE, SLOTS[0] % BLOCK_SIZE + 1)
     assert (k == 65504).all() and (v == 65504).all()
+
+
+@pytest.mark.parametrize("place", [0, 7, 8, 37, 63])
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+def test_int8_keeps_what_is_no_number(cpu, place, value):
+    shape = Shape("int8", 1, 1, 64)
+    qkv = np.ones((1, shape.qkv_width), np.float32)
+    qkv[0, 2 * 64 + place] = value
+    rotation = np.stack([np.ones((1, 32)), np.zeros((1, 32))], axis=1).astype(np.float32)
+    for operations in (cpu, ReferenceOperations()):
+        _, kv = run(operations, shape, qkv, rotation, {})
+        with np.errstate(invalid="ignore"):  # 0 times an infinite scale
+            k, v = read_tokens(kv, np.array([2, 2, 2]), SLOTS[0] % BLOCK_SIZE, SLOTS[0] % BLOCK_SIZE + 1)
+        assert np.allclose(k, 1) and np.isnan(v).all()

@@ -133,6 +133,15 @@ def test_logprobs_agree_with_the_reference(cpu, rng, num_top):
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("num_top", [1, 3, 20, 100])
+def test_logprobs_beside_an_infinite_logit_name_real_tokens(cpu, rng, num_top):
+    logits = random_logits(rng, 100)[None]
+    logits[0, 37] = np.inf
+    ids, values = np.full((1, 1 + num_top), -1, np.int32), np.zeros((1, 1 + num_top), np.float32)
+    cpu.logprobs(logits, np.zeros(1, np.int32), np.array([5], np.int32), ids, values)
+    assert ids[0, 1:].tolist() == np.argsort(-logits[0], kind="stable")[:num_top].tolist()
+
+
 def test_logprobs_of_masked_tokens_are_minus_infinity(cpu):
     logits = np.array([[0.0, -np.inf, np.nan, 1.0]], np.float32)
     ids, values = np.empty((1, 5), np.int32), np.empty((1, 5), np.float32)

@@ -80,7 +80,9 @@ def encode(values: np.ndarray, kv_dtype: str) -> tuple[np.ndarray, np.ndarray | 
     if kv_dtype == "int8":
         scale = np.abs(values).max(axis=2) / np.float32(127)
         divisor = np.where(scale == 0, np.float32(1), scale)
-        return np.rint(values / divisor[:, :, None]).astype(np.int8), scale
+        with np.errstate(invalid="ignore"):  # infinity / infinity
+            ratios = np.rint(values / divisor[:, :, None])
+        return np.nan_to_num(ratios, nan=0.0).astype(np.int8), scale  # a scale that is no number makes all of them so
     if kv_dtype == "bf16":
         return bf16_bits(values), None
     if kv_dtype == "fp16":
