@@ -55,7 +55,10 @@ class EagerExecutor : public Executor {
   EagerExecutor(int num_threads, const KernelTable& kernels) : pool_(num_threads), kernels_(kernels) {}
 
   void submit(BoundOperation operation, int64_t num_rows) override;
-  void prepare() override { pool_.revive_after_fork(); }
+  void prepare() override {
+    // The fork may have come amid another thread's attention.
+    if (pool_.revive_after_fork()) attention_workspace_.next_item = 0;
+  }
   const KernelTable& kernels() const override { return kernels_; }
   AttentionWorkspace& attention_workspace() override { return attention_workspace_; }
   ThreadPool& pool() { return pool_; }

@@ -58,6 +58,8 @@ int num_usable_cpus() {
   return CPU_COUNT(&set);
 }
 
+void call(const std::function<void(Worker&)>& function, Worker& worker) noexcept { function(worker); }
+
 }  // namespace
 
 // What the pool's threads share. Each group of fields written by different threads has its own cache line.
@@ -133,7 +135,7 @@ void PoolState::serve(int index) {
   for (uint32_t seen = 0;; ++seen) {
     wait_for_work(seen);
     if (function == nullptr) return;
-    (*function)(worker);
+    call(*function, worker);
     wait_at_barrier();
   }
 }
@@ -175,18 +177,19 @@ ThreadPool::~ThreadPool() {
 
 int ThreadPool::num_threads() const { return state_->count; }
 
-void ThreadPool::revive_after_fork() {
-  if (state_->owner_pid == getpid()) return;
+bool ThreadPool::revive_after_fork() {
+  if (state_->owner_pid == getpid()) return false;
   auto fresh = std::make_unique<PoolState>(state_->count);
   state_.release();  // see the destructor
   state_ = std::move(fresh);
+  return true;
 }
 
 void ThreadPool::run(const std::function<void(Worker&)>& function) {
   std::lock_guard<std::mutex> lock(state_->run_mutex);
   state_->start(&function);
   Worker worker{0, state_->count, state_.get()};
-  function(worker);
+  call(function, worker);
   state_->wait_at_barrier();
 }
 

@@ -5,6 +5,7 @@
 // 1. The caller of run() is worker 0; run() returns after every worker has returned from the function.
 // 2. Idle threads spin for two milliseconds at most, yielding to others, and then sleep in the kernel.
 // 3. A pool that crossed a fork() starts fresh threads in the child (revive_after_fork).
+// 4. A function that throws ends the process: the other workers would wait for that one forever.
 #pragma once
 
 #include <cstddef>
@@ -42,9 +43,9 @@ class ThreadPool {
   // Runs the function on all workers. Calls from several threads take turns.
   void run(const std::function<void(Worker&)>& function);
 
-  // Must be called, by one thread at a time, before run() in a process that may have forked. Throws like the
-  // constructor.
-  void revive_after_fork();
+  // Must be called, by one thread at a time, before run() in a process that may have forked. Returns whether it has.
+  // Throws like the constructor.
+  bool revive_after_fork();
 
  private:
   std::unique_ptr<PoolState> state_;
