@@ -17,10 +17,6 @@ namespace {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-// A folded or foldable soft-max of one row: maximum, sum, then head_dim outputs.
-constexpr int64_t kPartialHeader = 16;
-int64_t partial_floats(int64_t head_dim) { return kPartialHeader + head_dim; }
-
 // This worker's memory.
 struct Scratch {
   Rows rows;
@@ -211,7 +207,7 @@ void reserve_partials(const PagedAttentionArgs& args, const Plan& plan, Worker& 
   const size_t num_bytes = static_cast<size_t>(plan.num_partials * partial_floats(args.kv.head_dim)) * sizeof(float);
   if (num_bytes <= args.workspace->partials.num_bytes()) return;
   worker.barrier();
-  if (worker.index == 0) args.workspace->partials = AlignedStorage(num_bytes + num_bytes / 2);
+  if (worker.index == 0) args.workspace->partials = AlignedStorage(min_of(num_bytes + num_bytes / 2, kMaxPartialBytes));
   worker.barrier();
 }
 

@@ -12,6 +12,11 @@ constexpr int64_t kSegmentTokens = 512;
 // little, few enough that 64 dimensions of queries, scores and outputs stay in the second cache beside K and V.
 constexpr int64_t kMaxRows = 96;
 static_assert(kMaxRows >= kMaxGroupSize);
+// A folded or foldable soft-max of one row: maximum, sum, then head_dim outputs.
+constexpr int64_t kPartialHeader = 16;
+static inline int64_t partial_floats(int64_t head_dim) { return kPartialHeader + head_dim; }
+// The most memory for results of single segments. Sequences beyond it have all their segments read by one worker.
+constexpr int64_t kMaxPartialBytes = 16 << 20;
 // With fewer items than this for each worker, KV heads are dealt one by one.
 constexpr int64_t kItemsPerWorker = 4;
 
@@ -67,6 +72,8 @@ static inline int64_t num_head_parts(const PagedAttentionArgs& args, const Seque
 static inline Plan cut_sequences(const PagedAttentionArgs& args, int64_t num_sequences, SequencePlan* sequences,
                                  bool heads_one_by_one) {
   const int64_t group_size = args.num_q_heads / args.kv.num_kv_heads;
+  const int64_t most_partials =
+      kMaxPartialBytes / (partial_floats(args.kv.head_dim) * static_cast<int64_t>(sizeof(float)));
   Plan plan = {sequences, num_sequences, group_size, max_of(1, kMaxRows / group_size), 0, 0};
   for (int64_t s = 0; s < num_sequences; ++s) {
     SequencePlan& sequence = sequences[s];
@@ -80,8 +87,9 @@ static inline Plan cut_sequences(const PagedAttentionArgs& args, int64_t num_seq
     sequence.num_tiles = ceil_div(sequence.num_queries, plan.queries_per_tile);
     sequence.num_head_parts = num_head_parts(args, sequence, heads_one_by_one);
     const int64_t num_segments = sequence.last_segment - sequence.first_segment;
-    sequence.keeps_partials = sequence.num_tiles == 1 && num_segments > 1;
-    if (sequence.keeps_partials) plan.num_partials += num_segments * sequence.num_queries * args.num_q_heads;
+    const int64_t num_partials = plan.num_partials + num_segments * sequence.num_queries * args.num_q_heads;
+    sequence.keeps_partials = sequence.num_tiles == 1 && num_segments > 1 && num_partials <= most_partials;
+    if (sequence.keeps_partials) plan.num_partials = num_partials;
     plan.num_items += sequence.num_head_parts * (sequence.keeps_partials ? num_segments : sequence.num_tiles);
   }
   return plan;

@@ -1,5 +1,5 @@
 // Walks a stretch of a sequence's context tile by tile, all KV heads of a tile one after the other; meanwhile what is
-// read next is fetched, half a head of a tile ahead, which is little enough to stay in the first cache.
+// read next is fetched, half a head of a tile ahead.
 #pragma once
 
 #include "kernels/attention_plan.h"

@@ -14,12 +14,12 @@
 
 namespace octavo::OCTAVO_ISA {
 
-// Tokens per tile: long enough to spread the cost of a new maximum, short enough that 48 rows of scores stay in the
-// first cache.
+// Tokens per tile: long enough to spread the cost of a new maximum, short enough that the scores of all rows of
+// an item, 24 KiB, stay in the first cache.
 constexpr int kTileTokens = 64;
 constexpr int kTileGranules = kTileTokens / kGranuleTokens;
 
-// Rows whose accumulators fit in the registers beside two vectors of B: 6 of 16 registers, 12 of 32.
+// Rows whose accumulators fit in the registers beside two vectors of B: two vectors for each, 12 of 16 registers.
 constexpr int kBlockRows = 6;
 // Accumulators of a block with more than two vectors: 8 of 16 registers (with 12 the compiler spills), 24 of 32.
 constexpr int kMaxAccumulators = VF::kLanes == 8 ? 8 : 24;

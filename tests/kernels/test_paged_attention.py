@@ -1,5 +1,6 @@
 """paged_attention of the C++ backend: near the reference, and the same bits however the work is cut and laid out."""
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from kernels.paged_case import Sequence, Shape, Span, attend, make_step
 from kernels.tolerance import assert_close
+from octavo.kernels.cpu import CpuOperations
 from octavo.kernels.reference import ReferenceOperations
 
 # One token, a block, a block and one; the kernel's tile of 64 and its segment of 512 tokens, and one more.
@@ -150,3 +152,21 @@ def test_recorded_program_takes_prefixes_of_its_sequences(cpu_by_num_threads, rn
         expected = attend(cpu_by_num_threads[1], shape, spans[:num_seqs])
         np.testing.assert_array_equal(out[:num_seqs], expected)
         assert np.isnan(out[num_seqs:]).all()
+
+
+def test_more_segments_than_results_are_kept_of_give_the_same_bits(rng):
+    """300 times the same 8,191 tokens before a query: 16 results of each of 32 heads would take 18 MiB."""
+    shape, count = Shape("bf16", 32, 8, 16), 300
+    qkv, kv, step = make_step(shape, [Span(sequence := Sequence.random(rng, shape, 8192), 8191, 8192)])
+    assert count * 32 * 16 * (16 + shape.head_dim) * 4 > 16 * 2**20 and len(sequence.k) == 16 * 512
+    many = replace(
+        step,
+        table_rows=np.zeros(count, np.int32),
+        context_lens=np.full(count, 8192, np.int32),
+        cu_seqlens_q=np.arange(count + 1, dtype=np.int32),
+    )
+    cpu = CpuOperations(2)
+    one, all_of_them = np.full((1, 32 * 16), np.nan, np.float32), np.full((count, 32 * 16), np.nan, np.float32)
+    cpu.paged_attention(qkv, kv, step, 0, one, num_q_heads=32, scale=0.25)
+    cpu.paged_attention(np.repeat(qkv, count, axis=0), kv, many, 0, all_of_them, num_q_heads=32, scale=0.25)
+    np.testing.assert_array_equal(all_of_them.view(np.int32), np.repeat(one, count, axis=0).view(np.int32))
