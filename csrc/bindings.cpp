@@ -61,7 +61,8 @@ class Arguments {
     using Array = std::conditional_t<std::is_const_v<T>, nb::ndarray<nb::ro>, nb::ndarray<>>;
     Array array;
     const std::string wanted = std::string(name) + ": expected " + dtype_name<Element>() + " " + describe(shape) + ", ";
-    if (!nb::try_cast(value, array, false)) throw nb::type_error((wanted + "in a writable array").c_str());
+    constexpr const char* kind = std::is_const_v<T> ? "in an array" : "in a writable array";
+    if (!nb::try_cast(value, array, false)) throw nb::type_error((wanted + kind).c_str());
     if (array.dtype() != nb::dtype<Element>()) throw nb::type_error((wanted + "got another dtype").c_str());
     View<T> view{static_cast<T*>(array.data()), {}, 1};
     for (size_t i = 0; i < array.ndim(); ++i) view.shape.push_back(static_cast<int64_t>(array.shape(i)));
@@ -118,9 +119,11 @@ class Arguments {
   std::shared_ptr<std::vector<nb::object>> owners_ = std::make_shared<std::vector<nb::object>>();
 };
 
-void require(bool holds, const std::string& message) {
-  if (!holds) throw nb::value_error(message.c_str());
+void require(bool holds, const char* message) {
+  if (!holds) throw nb::value_error(message);
 }
+
+void require(bool holds, const std::string& message) { require(holds, message.c_str()); }
 
 void embed(Executor& executor, nb::handle token_ids, nb::handle table, nb::handle out, float scale) {
   Arguments arguments;
@@ -183,6 +186,7 @@ KVLayer kv_layer(Arguments& arguments, nb::handle layer) {
       arguments.array<uint8_t>("kv.storage", nb::object(layer.attr("storage")), {kAnySize, size("block_bytes")});
   const int64_t offset = nb::cast<int64_t>(layer.attr("index")) * size("layer_bytes");
   const int64_t head_dim = size("head_dim");
+  require(size("block_size") % 16 == 0, "block_size: expected a multiple of 16");
   require(head_dim % 16 == 0 && head_dim >= 16 && head_dim <= 256, "head_dim: expected a multiple of 16 up to 256");
   return {reinterpret_cast<std::byte*>(storage.data + offset),
           storage.stride,
@@ -290,9 +294,9 @@ void copy_blocks(Executor& executor, nb::handle storage, nb::handle pairs) {
 const int32_t* checked_ids(Arguments& arguments, const char* name, nb::handle ids, int64_t num_ids, int64_t limit) {
   const auto view = arguments.array<const int32_t>(name, ids, {num_ids});
   for (int64_t i = 0; i < view.rows(); ++i) {
-    require(
-        view.data[i] >= 0 && view.data[i] < limit,
-        std::string(name) + ": expected 0 to " + std::to_string(limit - 1) + ", got " + std::to_string(view.data[i]));
+    if (view.data[i] >= 0 && view.data[i] < limit) continue;
+    require(false, std::string(name) + ": expected 0 to " + std::to_string(limit - 1) + ", got " +
+                       std::to_string(view.data[i]));
   }
   return view.data;
 }
@@ -385,6 +389,7 @@ PackedWeight pack(EagerExecutor& executor, const nb::list& parts, const std::str
   require(nb::len(parts) > 0, "parts: expected at least one tensor");
   std::vector<WeightPart> rows;
   const auto num_inputs = nb::cast<int64_t>(parts[0].attr("shape")[nb::int_(1)]);
+  require(num_inputs > 0, "parts: expected tensors of at least one column");
   for (nb::handle part : parts) {
     require(nb::cast<int64_t>(part.attr("shape")[nb::int_(1)]) == num_inputs, "parts: tensors of unequal width");
     rows.push_back(weight_part(part));

@@ -44,7 +44,11 @@ OCTAVO_DECLARE_TABLE(neon_bf16)
 namespace {
 
 #if defined(__x86_64__)
-[[maybe_unused]] bool has_x86_64_v3() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+[[maybe_unused]] bool has_x86_64_v3() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("lzcnt") &&
+         __builtin_cpu_supports("movbe");
+}
 
 [[maybe_unused]] bool has_x86_64_v4() {
   return has_x86_64_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -2,7 +2,7 @@
 //
 // Sources in this folder are compiled once per instruction set. So that no two objects define one symbol with different
 // instructions, they keep everything in namespace octavo::OCTAVO_ISA and call nothing that the compiler might emit as a
-// shared inline function (no containers, no std algorithms).
+// shared inline function (no containers; std algorithms over types of their own only).
 #pragma once
 
 #include "kernels/kernel_table.h"

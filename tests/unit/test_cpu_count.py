@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from octavo.kernels import cpu_count
-from octavo.kernels.cpu_count import count_cores, cpu_quota, default_num_threads
+from octavo.kernels.cpu_count import count_cores, cpu_quota, default_num_threads, read_own_cgroup
 
 
 @pytest.fixture
@@ -67,3 +67,9 @@ def test_threads_of_one_core_count_once(tmp_path):
     assert count_cores({0, 1, 2, 3}, tmp_path) == 2
     assert count_cores({0, 2}, tmp_path) == 1
     assert count_cores({0, 7}, tmp_path) == 2
+
+
+def test_the_own_cgroup_is_the_root_where_the_system_does_not_tell(tmp_path):
+    assert read_own_cgroup(tmp_path / "cgroup") == "/"
+    (tmp_path / "cgroup").write_text("0::/user/octavo\n")
+    assert read_own_cgroup(tmp_path / "cgroup") == "/user/octavo"

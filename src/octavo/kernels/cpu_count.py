@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 TOPOLOGY_ROOT = Path("/sys/devices/system/cpu")
 
 
@@ -16,8 +17,12 @@ def default_num_threads() -> int:
     Two threads on one core share its multipliers, so they gain nothing and wait for each other.
     """
     num_cores = count_cores(os.sched_getaffinity(0), TOPOLOGY_ROOT)
-    own_cgroup = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2]
-    return max(1, min(num_cores, int(cpu_quota(CGROUP_ROOT, own_cgroup))))
+    return max(1, min(num_cores, int(cpu_quota(CGROUP_ROOT, read_own_cgroup(OWN_CGROUP)))))
+
+
+def read_own_cgroup(file: Path) -> str:
+    """Returns the path of the process's cgroup (version 2) as ``/proc/self/cgroup`` gives it; the root without such a file."""
+    return file.read_text().strip().rpartition(":")[2] if file.exists() else "/"
 
 
 def count_cores(cpus: set[int], topology_root: Path) -> int:
@@ -30,11 +35,7 @@ def count_cores(cpus: set[int], topology_root: Path) -> int:
 
 
 def cpu_quota(cgroup_root: Path, own_cgroup: str) -> float:
-    """Returns the processors' worth of time that the cgroup and those above it grant; a huge number without a quota.
-
-    Args:
-        own_cgroup: path of the process's cgroup as ``/proc/self/cgroup`` gives it.
-    """
+    """Returns the processors' worth of time that the cgroup and those above it grant; a huge number without a quota."""
     quota = float(2**31)
     directory = cgroup_root / own_cgroup.lstrip("/")
     for level in (directory, *directory.parents):
