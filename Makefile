@@ -53,6 +53,7 @@ format: $(VENV)/.lint ## rewrite the sources in the house format
 
 # 64 requests at once would take the largest shape ten minutes in each format.
 bench: $(VENV)/.package ## measure the engine on this machine, for about an hour, and renew the tables of the documents
+	@$(BIN)/python benchmarks/machine.py --output $(RESULTS)/machine.json
 	@for weights in auto bf16; do \
 		$(BIN)/python benchmarks/offline.py --weights $$weights --output $(RESULTS)/offline-$$weights.json || exit 1; done
 	@$(BIN)/python benchmarks/offline.py --kv-dtype int8 --workloads W1 D16x4096 --output $(RESULTS)/offline-auto-kv-int8.json
