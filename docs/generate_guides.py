@@ -113,18 +113,30 @@ def own_table() -> str:
 
 def peers_table() -> str:
     """Returns what `benchmarks/compare.py` measured of this engine and of others on one machine: medians over the rounds."""
-    record = json.loads((RESULTS / "compare.json").read_text(encoding="utf-8"))
-    rates: dict[str, dict[str, list[float]]] = {}
-    ready: dict[str, list[float]] = {}
-    for run in record["runs"]:
-        contestant = f"{run['contestant']} ({run['version'].partition('-')[0]})"
-        rates.setdefault(contestant, {}).setdefault(run["workload"], []).append(run["output_tokens_per_s"])
-        ready.setdefault(contestant, []).append(run["ready_s"])
+    runs = json.loads((RESULTS / "compare.json").read_text(encoding="utf-8"))["runs"]
     rows = []
-    for contestant, of in rates.items():
-        cells = (f"{median(of[name]):.0f}" if name in of else "–" for name in ("W1", "W64"))
-        rows.append((contestant, *cells, f"{median(ready[contestant]):.1f}"))
-    return table(("engine, weights (version)", "one request, tokens/s", "64 at once, tokens/s", "ready after, s"), rows)
+    for contestant in dict.fromkeys(run["contestant"] for run in runs):
+        own = [run for run in runs if run["contestant"] == contestant]
+        of = {name: [run for run in own if run["workload"] == name] for name in ("W1", "W64")}
+        rates = (f"{median(run['output_tokens_per_s'] for run in some):.0f}" if some else "–" for some in of.values())
+        factors = (times_as_fast(runs, some) for some in of.values())
+        version = own[0]["version"].partition("-")[0]
+        rows.append((f"{contestant} ({version})", *rates, f"{median(run['ready_s'] for run in own):.1f}", *factors))
+    one, many = "one request, tokens/s", "64 at once, tokens/s"
+    return table(("engine, weights (version)", one, many, "ready after, s", "Octavo is faster by, one request", "64 at once"), rows)
+
+
+def times_as_fast(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> str:
+    """Returns how many times as fast Octavo was in the same rounds with the same weights: the median, the least and the most."""
+    ratios = []
+    for peer in peers:
+        ours = "Octavo," + peer["contestant"].partition(",")[2]
+        same_place = (ours, peer["workload"], peer["round"])
+        rates = [run["output_tokens_per_s"] for run in runs if (run["contestant"], run["workload"], run["round"]) == same_place]
+        ratios += [rate / peer["output_tokens_per_s"] for rate in rates]
+    if not ratios or peers[0]["contestant"].startswith("Octavo"):
+        return "–"
+    return f"{median(ratios):.1f} ({min(ratios):.1f} … {max(ratios):.1f})"
 
 
 def shapes_table() -> str:
