@@ -1,4 +1,4 @@
-"""The C++ backend's threads when one of them cannot go on."""
+"""The C++ backend's threads when one of them cannot go on: the caller's own, whose exceptions could come back to it."""
 
 import signal
 import subprocess
@@ -12,12 +12,15 @@ from octavo.kernels.host_tensor import HostTensor
 
 operations = CpuOperations(2)
 values = np.zeros((64, 8192), np.float32)
-weight = operations.pack_weight([HostTensor("w", values.shape, "f32", values)], "fp32")
-x, out = np.zeros((192, 8192), np.float32), np.zeros((192, 64), np.float32)
+narrow, wide = (
+    operations.pack_weight([HostTensor("w", (size, 8192), "f32", values[:size])], "fp32") for size in (32, 64)
+)
+x, out = np.zeros((63, 8192), np.float32), np.zeros((63, 64), np.float32)
+operations.linear(x, narrow, out[:, :32])  # a single panel, which is the second thread's: it has its memory now
 pages = int(open("/proc/self/statm").read().split()[0])
-limit = pages * resource.getpagesize() + 2**20  # less than what the threads want for packing rows
+limit = pages * resource.getpagesize() + 2**20  # less than what the first thread wants for packing rows
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-operations.linear(x, weight, out)
+operations.linear(x, wide, out)
 """
 
 
