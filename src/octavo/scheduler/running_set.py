@@ -8,12 +8,9 @@ Invariants:
 """
 
 from bisect import bisect_left, insort
-from operator import attrgetter
 
 from octavo.scheduler.batch import ScheduledBatch
-from octavo.scheduler.sequence import Sequence
-
-_arrival = attrgetter("arrival")
+from octavo.scheduler.sequence import Sequence, by_arrival
 
 
 class RunningSet:
@@ -34,13 +31,13 @@ class RunningSet:
     def add(self, sequence: Sequence) -> None:
         """Gives a sequence a row."""
         sequence.row = self.free_rows.pop()
-        insort(self.sequences, sequence, key=_arrival)
+        insort(self.sequences, sequence, key=by_arrival)
         self._added.append(sequence)
         self._changed.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Takes a sequence's row back."""
-        del self.sequences[bisect_left(self.sequences, sequence.arrival, key=_arrival)]
+        del self.sequences[bisect_left(self.sequences, sequence.arrival, key=by_arrival)]
         self.free_rows.append(sequence.row)
         sequence.row = -1
         for untold in (self._added, self._changed):

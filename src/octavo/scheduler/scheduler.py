@@ -21,7 +21,6 @@ Invariants:
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import chain, count, islice
-from operator import attrgetter
 
 from octavo.errors import CapacityError
 from octavo.memory.kv_manager import KVManager, PrefixMatch
@@ -30,13 +29,11 @@ from octavo.scheduler.batch import ScheduledBatch
 from octavo.scheduler.prefix_reader import PrefixReader
 from octavo.scheduler.prompt_budget import PromptBudget
 from octavo.scheduler.running_set import RunningSet
-from octavo.scheduler.sequence import Sequence, SequenceStatus, WaitReason
+from octavo.scheduler.sequence import Sequence, SequenceStatus, WaitReason, by_arrival
 from octavo.scheduler.victims import choose_victim, preemption_cost
 from octavo.scheduler.waiting_queue import WaitingQueue
 
 LETS_OTHERS_PASS = (WaitReason.PREFIX_IN_FLIGHT, WaitReason.PREFIX_BEING_READ)  # see invariant 5
-
-_arrival = attrgetter("arrival")
 
 
 @dataclass(frozen=True)
@@ -219,7 +216,7 @@ class Scheduler:
                 decodes.append(sequence)
             elif num_wanted > 1:
                 prefills.append(sequence)
-        self._oldest = min(decodes[:1] + prefills[:1], key=_arrival, default=None)
+        self._oldest = min(decodes[:1] + prefills[:1], key=by_arrival, default=None)
         if len(prefills) > 1:
             prefills.sort(key=lambda sequence: (sequence is not self._oldest, sequence.rank))
         return decodes, prefills, lacking

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 
 from octavo.memory.claims import Retention
 from octavo.memory.match_end import MatchEnd
@@ -107,3 +108,6 @@ class Sequence:
     def rank(self) -> tuple[int, int]:
         """The order of service: priority, then arrival."""
         return self.priority, self.arrival
+
+
+by_arrival = attrgetter("arrival")
