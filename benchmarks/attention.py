@@ -160,7 +160,7 @@ def measure(ops: CpuOperations, case: Case, name: str, limits: Limits) -> dict:
     gb_per_s, gflop_per_s = case.read_bytes / seconds / 1e9, case.num_operations / seconds / 1e9
     print(
         f"{name:40} {seconds * 1e6:10.0f} {gb_per_s:7.1f} {limits.read_share(gb_per_s):6.0%} "
-        f"{gflop_per_s:9.1f} {gflop_per_s / limits.rates.fp32_gflop_per_s:6.0%}",
+        f"{gflop_per_s:9.1f} {limits.float32_share(gflop_per_s):6.0%}",
         flush=True,
     )
     return {"case": name, "microseconds": seconds * 1e6, "gb_per_s": gb_per_s, "gflop_per_s": gflop_per_s}
@@ -191,6 +191,9 @@ def main() -> None:
         for name, (batch, context, queries) in shapes.items():
             case = Case.make(ops, model, layout, batch=batch, context=context, queries=queries, shuffled=True)
             figures.append(measure(ops, case, name, limits))
+    for figure in figures:
+        figure["read_share"] = limits.read_share(figure["gb_per_s"])
+        figure["arithmetic_share"] = limits.float32_share(figure["gflop_per_s"])
     report = {"instruction_set": ops.instruction_set, "machine": asdict(limits.rates), "figures": figures}
     save("attention", parameters(arguments) | report, arguments.output)
 

@@ -9,6 +9,7 @@ other in one recorded program. Each is first compared with numpy, and rows compu
 import argparse
 import time
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -112,6 +113,12 @@ def print_figure(figure: Figure, limits: Limits) -> None:
     )
 
 
+def with_shares(figure: Figure, limits: Limits) -> dict[str, Any]:
+    """Returns a figure's record."""
+    shares = {"read_share": limits.read_share(figure.gb_per_s), "arithmetic_share": limits.arithmetic_share(figure.gflop_per_s)}
+    return asdict(figure) | shares
+
+
 def read_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -137,13 +144,13 @@ def main() -> None:
             limits.probe()
             for figure in measured:
                 print_figure(figure, limits)
-                figures.append(asdict(figure))
+                figures.append(figure)
     report = {
         "instruction_set": ops.instruction_set,
         "num_threads": arguments.num_threads,
         "model": arguments.model,
         "machine": asdict(limits.rates),
-        "figures": figures,
+        "figures": [with_shares(figure, limits) for figure in figures],
     }
     save("kernels", report, arguments.output)
 

@@ -38,6 +38,10 @@ class Limits:
         """Returns what part of the read bandwidth a rate is."""
         return gb_per_s / self.rates.read_gb_per_s
 
+    def float32_share(self, gflop_per_s: float) -> float:
+        """Returns what part of the float32 arithmetic a rate is."""
+        return gflop_per_s / self.rates.fp32_gflop_per_s
+
     def arithmetic_share(self, gflop_per_s: float) -> float:
         """Returns what part of the float32 or bf16 arithmetic, whichever is faster, a rate is."""
         return gflop_per_s / max(self.rates.fp32_gflop_per_s, self.rates.bf16_gflop_per_s)

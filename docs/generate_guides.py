@@ -8,7 +8,7 @@ A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; everything
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -97,11 +97,16 @@ def users(planner: Planner, context_tokens: int) -> str:
     return f"{row.users_by_memory:,} / {row.users_by_speed:,}"
 
 
+def read_results(path: Path) -> dict[str, Any]:
+    """Returns what a benchmark saved."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def own_table() -> str:
     """Returns this engine's measured throughput."""
     rows = []
     for path in sorted(RESULTS.glob("offline-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_results(path)
         timings = {timing["workload"]: timing for timing in record["timings"]}
         if not {"W1", "W64"} <= timings.keys():
             continue
@@ -113,7 +118,7 @@ def own_table() -> str:
 
 def peers_table() -> str:
     """Returns what `benchmarks/compare.py` measured of this engine and of others on one machine: medians over the rounds."""
-    runs = json.loads((RESULTS / "compare.json").read_text(encoding="utf-8"))["runs"]
+    runs = read_results(RESULTS / "compare.json")["runs"]
     rows = []
     for contestant in dict.fromkeys(run["contestant"] for run in runs):
         own = [run for run in runs if run["contestant"] == contestant]
@@ -143,7 +148,7 @@ def shapes_table() -> str:
     """Returns how near the engine comes to the machine's limits with models of several sizes."""
     rows = []
     for path in sorted(RESULTS.glob("shape-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_results(path)
         timings = {timing["workload"]: timing for timing in record["timings"]}
         cells = [record["parameters"]["model"], record["parameters"]["weights"]]
         for workload, rate in (("W1", "output_tokens_per_s"), ("W64", "output_tokens_per_s"), ("P1024", "prompt_tokens_per_s")):
@@ -156,43 +161,42 @@ def shapes_table() -> str:
 
 def products_table() -> str:
     """Returns how near the matrix products come to the machine's limits: one row to reading, many rows to arithmetic."""
-    rows = []
+    rows, num_rows = [], set()
     for path in sorted(RESULTS.glob("kernels-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        limits = record["machine"]
-        gflop_limit = max(limits["fp32_gflop_per_s"], limits["bf16_gflop_per_s"])
+        record = read_results(path)
         products: dict[tuple[str, str], list[str]] = {}
         for figure in record["figures"]:
-            gb_per_s, gflop_per_s = figure["gb_per_s"], figure["gflop_per_s"]
-            read = f"{gb_per_s:.1f} GB/s ({100 * gb_per_s / limits['read_gb_per_s']:.0f} %)"
-            multiplied = f"{gflop_per_s:.0f} GFLOP/s ({100 * gflop_per_s / gflop_limit:.0f} %)"
+            num_rows.add(figure["num_rows"])
             cells = products.setdefault((figure["product"], figure["weight_format"]), [])
-            cells.append(read if figure["num_rows"] == 1 else multiplied)
-        num_rows = sorted({figure["num_rows"] for figure in record["figures"]})
+            cells.append(read_rate(figure) if figure["num_rows"] == 1 else arithmetic_rate(figure))
         rows += [(record["model"], *product, *cells) for product, cells in products.items()]
-    return table(("model", "product", "weights", *(f"{count} rows" if count > 1 else "1 row" for count in num_rows)), rows)
+    return table(("model", "product", "weights", *("1 row" if n == 1 else f"{n} rows" for n in sorted(num_rows))), rows)
 
 
 def attention_table() -> str:
     """Returns how near paged attention comes to its limit: the one of which it uses the larger share."""
     rows = []
     for path in sorted(RESULTS.glob("attention-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        limits = record["machine"]
+        record = read_results(path)
         for figure in record["figures"]:
-            read_share = figure["gb_per_s"] / limits["read_gb_per_s"]
-            arithmetic_share = figure["gflop_per_s"] / limits["fp32_gflop_per_s"]
-            if read_share > arithmetic_share:
-                rate = f"{figure['gb_per_s']:.1f} GB/s ({100 * read_share:.0f} %)"
-            else:
-                rate = f"{figure['gflop_per_s']:.0f} GFLOP/s ({100 * arithmetic_share:.0f} %)"
+            rate = read_rate(figure) if figure["read_share"] > figure["arithmetic_share"] else arithmetic_rate(figure)
             rows.append((figure["case"].replace(" x ", " × "), record["kv_dtype"], f"{figure['microseconds'] / 1e3:.1f}", rate))
     return table(("case", "KV", "ms a layer", "rate"), rows)
 
 
+def read_rate(figure: Mapping[str, Any]) -> str:
+    """Returns how fast a kernel reads memory, and the share of what the machine can."""
+    return f"{figure['gb_per_s']:.1f} GB/s ({100 * figure['read_share']:.0f} %)"
+
+
+def arithmetic_rate(figure: Mapping[str, Any]) -> str:
+    """Returns how fast a kernel multiplies and adds, and the share of what the machine can."""
+    return f"{figure['gflop_per_s']:.0f} GFLOP/s ({100 * figure['arithmetic_share']:.0f} %)"
+
+
 def paging_table() -> str:
     """Returns what a shuffled block table costs."""
-    record = json.loads((RESULTS / "paging.json").read_text(encoding="utf-8"))
+    record = read_results(RESULTS / "paging.json")
     rows = []
     for figure in record["figures"]:
         rates = (f"{figure[name]:.1f}" for name in ("contiguous_gb_per_s", "shuffled_gb_per_s"))
@@ -203,7 +207,7 @@ def paging_table() -> str:
 
 def accuracy_table() -> str:
     """Returns what `benchmarks/accuracy.py` measured of the formats."""
-    record = json.loads((RESULTS / "accuracy.json").read_text(encoding="utf-8"))
+    record = read_results(RESULTS / "accuracy.json")
     rows = [
         (
             model["model"],
@@ -222,7 +226,7 @@ def accuracy_table() -> str:
 
 def plan_table() -> str:
     """Returns what `benchmarks/plan_vs_reality.py` planned and measured."""
-    record = json.loads((RESULTS / "plan-vs-reality.json").read_text(encoding="utf-8"))
+    record = read_results(RESULTS / "plan-vs-reality.json")
     rows = []
     for outcome in record["cases"]:
         case = outcome["case"]
@@ -238,7 +242,7 @@ def simulation_table() -> str:
     """Returns what `benchmarks/simulation_vs_reality.py` measured and simulated."""
     rows = []
     for path in sorted(RESULTS.glob("simulation-vs-reality-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_results(path)
         for outcome in record["outcomes"]:
             names = ("mean_running", "output_tokens_per_s")
             cells = [
@@ -255,7 +259,7 @@ def simulation_table() -> str:
 
 def memory_figures() -> dict[str, Any]:
     """Returns what `benchmarks/memory.py` measured."""
-    return json.loads((RESULTS / "memory.json").read_text(encoding="utf-8"))["figures"]
+    return read_results(RESULTS / "memory.json")["figures"]
 
 
 def held_table() -> str:
@@ -287,7 +291,7 @@ def check_table() -> str:
 
 def disk_table() -> str:
     """Returns what the disk cache gains after a restart, and costs beside steady work."""
-    figures = json.loads((RESULTS / "disk-cache.json").read_text(encoding="utf-8"))["figures"]
+    figures = read_results(RESULTS / "disk-cache.json")["figures"]
     restart, ratio = figures["restart"], figures["steady"]["time_ratio"]
     times_as_long = f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
     prefix = f"first token of a prompt of {restart['prefix_tokens']:,} tokens after a restart"
