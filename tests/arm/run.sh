@@ -17,6 +17,7 @@ left_out=(
   --deselect tests/kernels/test_machine_probes.py::test_rates_are_those_of_a_processor
   --deselect "$attention::test_chunks_of_a_prompt_give_the_bits_of_the_whole"
   --deselect "$attention::test_bits_do_not_depend_on_placement_neighbours_order_or_threads"
+  --deselect "$attention::test_more_segments_than_results_are_kept_of_give_the_same_bits_in_bounded_memory"
 )
 
 install_tools() {
